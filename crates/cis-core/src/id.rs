@@ -1,0 +1,210 @@
+//! Newtypes for everything that is counted or named, so that bare strings and integers stop at the edge.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest name of a DAG, a task or a scope.
+pub const NAME_MAX: usize = 128;
+
+/// Is `text` a name: `[A-Za-z0-9._-]{1,128}`, not `.` or `..` (names become parts of file paths)?
+pub fn is_name(text: &str) -> bool {
+    (1..=NAME_MAX).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        && text != "."
+        && text != ".."
+}
+
+/// A name outside the alphabet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a name: use 1 to {NAME_MAX} of A-Z a-z 0-9 . _ -")]
+pub struct BadName(pub String);
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Box<str>);
+
+        impl $name {
+            /// The text of the name.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = BadName;
+
+            fn from_str(text: &str) -> Result<Self, BadName> {
+                if is_name(text) { Ok(Self(text.into())) } else { Err(BadName(text.to_owned())) }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = BadName;
+
+            fn try_from(text: String) -> Result<Self, BadName> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0.into()
+            }
+        }
+    };
+}
+
+name! {
+    /// What people call a DAG; unique within its scope.
+    DagId
+}
+name! {
+    /// What people call a task; unique within its DAG.
+    TaskId
+}
+name! {
+    /// Where a DAG belongs: `global`, `project-{x}` or `user-{y}`.
+    Scope
+}
+
+impl Scope {
+    /// The scope of everything that names none.
+    pub fn global() -> Self {
+        Self("global".into())
+    }
+
+    /// Is this one of the three shapes a definition may ask for?
+    pub fn is_well_formed(text: &str) -> bool {
+        let tail = |prefix: &str| text.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty());
+        is_name(text) && (text == "global" || tail("project-") || tail("user-"))
+    }
+}
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number! {
+    /// One row of `dag_runs`: a run, inside one store.
+    RunKey(i64)
+}
+number! {
+    /// One row of `task_executions`: a task of a run.
+    ExecutionId(i64)
+}
+number! {
+    /// A task's place in its DAG's file, from 0.
+    TaskIx(u32)
+}
+number! {
+    /// Counts the contents a DAG has had, from 1.
+    Revision(i64)
+}
+number! {
+    /// Counts the state changes of one row.
+    Version(i64)
+}
+number! {
+    /// An event's place in the log of its store.
+    Position(i64)
+}
+number! {
+    /// One life of a coordinator; made durable before it does anything, never reused.
+    Epoch(i64)
+}
+number! {
+    /// The exclusive right to one attempt. Grows with every claim, is never reused: its high part is the
+    /// [`Epoch`] that granted it.
+    Fence(i64)
+}
+
+impl TaskIx {
+    /// As an index into a slice.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl Fence {
+    /// The `count`th fence of a coordinator's life.
+    pub fn new(epoch: Epoch, count: u32) -> Self {
+        Self((epoch.0 << 32) | i64::from(count))
+    }
+
+    /// The coordinator's life that granted it.
+    pub fn epoch(self) -> Epoch {
+        Epoch(self.0 >> 32)
+    }
+}
+
+/// One execution of one confirmed revision. Chosen by whoever asks for the run, so that asking again is safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunId(pub uuid::Uuid);
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for RunId {
+    type Err = uuid::Error;
+
+    fn from_str(text: &str) -> Result<Self, uuid::Error> {
+        text.parse().map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_to_the_alphabet() {
+        for good in ["a", "backup_daily", "v1.2-rc", &"x".repeat(128)] {
+            assert!(good.parse::<DagId>().is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", "a b", "ä", "a/b", &"x".repeat(129)] {
+            assert!(bad.parse::<DagId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn scopes_have_three_shapes() {
+        for good in ["global", "project-a", "user-ann"] {
+            assert!(Scope::is_well_formed(good), "{good}");
+        }
+        for bad in ["", "project-", "team-x", "Global"] {
+            assert!(!Scope::is_well_formed(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn fences_grow_with_the_epoch() {
+        assert!(Fence::new(Epoch(2), 0) > Fence::new(Epoch(1), u32::MAX));
+        assert_eq!(Fence::new(Epoch(7), 9).epoch(), Epoch(7));
+    }
+}

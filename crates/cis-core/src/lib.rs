@@ -1,0 +1,30 @@
+//! The rules of CIS, as pure code: definitions of DAGs, the life of runs and tasks, and every
+//! decision that follows from them. Input in, decisions out as data.
+//!
+//! It deliberately does not know async, SQL, HTTP, processes, or what time it is: time and
+//! randomness come in as arguments (see [`source`]), so a simulation can drive all of it.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`id`] | newtypes for ids, fences, versions, positions |
+//! | [`source`] | where time and randomness come from: `Clock`, `Random`, `Timestamp`, `Millis` |
+//! | [`dag`] | definitions: parse, validate, canonical hash, graph |
+//! | [`task`], [`run`] | the two state machines, one table each |
+//! | [`retry`] | the one decision after an attempt that did not succeed |
+//! | [`readiness`] | when a task's dependencies let it go, and what its end means to others |
+//! | [`policy`] | how a run ends |
+//! | [`template`] | values into `env`, and `when` expressions |
+//! | [`event`] | what happened, and folding it back into state |
+//! | [`error`] | stable error codes |
+
+pub mod dag;
+pub mod error;
+pub mod event;
+pub mod id;
+pub mod policy;
+pub mod readiness;
+pub mod retry;
+pub mod run;
+pub mod source;
+pub mod task;
+pub mod template;
