@@ -1,1 +1,86 @@
-//! tbd
+//! Stable error codes, and the one shape in which a refusal travels: through the store, over sockets, to people.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What went wrong, as a name that never changes its meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ErrorCode {
+    /// Same `dag_id`, other content.
+    ContentConflict,
+    /// The thing is not in a state that allows this.
+    InvalidTransition,
+    /// A stale fence, or a lease that ran out.
+    LeaseExpired,
+    /// A definition or a request with faults; details list them all.
+    ValidationFailed,
+    NotFound,
+    /// More than one thing has this name; say which.
+    Ambiguous,
+    /// It exists, but nobody allowed to has confirmed it.
+    AwaitingConfirmation,
+    /// Something to be created is already there.
+    AlreadyExists,
+    /// Designed, not built yet.
+    NotYetSupported,
+    /// The store, the coordinator or the runner cannot be reached or used.
+    Unavailable,
+    /// A defect of CIS itself.
+    Internal,
+}
+
+/// A refusal: what the caller can do about it, with a stable code.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub code: ErrorCode,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub details: Value,
+}
+
+impl Refusal {
+    /// A refusal with this code and message.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None, details: Value::Null }
+    }
+
+    /// The same with a remedy.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The same with details for machines.
+    #[must_use]
+    pub fn details(mut self, details: Value) -> Self {
+        self.details = details;
+        self
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<crate::task::IllegalMove> for Refusal {
+    fn from(e: crate::task::IllegalMove) -> Self {
+        Self::new(ErrorCode::InvalidTransition, e.to_string())
+            .details(serde_json::json!({"from": e.from.word(), "step": e.step.word()}))
+    }
+}
+
+impl From<crate::run::IllegalMove> for Refusal {
+    fn from(e: crate::run::IllegalMove) -> Self {
+        Self::new(ErrorCode::InvalidTransition, e.to_string())
+            .details(serde_json::json!({"from": e.from.word(), "step": e.step.word()}))
+    }
+}
