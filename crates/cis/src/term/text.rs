@@ -1,0 +1,191 @@
+//! Making strangers' text safe to print, and cutting it to the width of a screen.
+//!
+//! Task output, names and descriptions come from people and programs that nobody vouches for. An escape
+//! sequence in them could move the cursor, rewrite what was shown or set the clipboard, so everything of
+//! theirs passes through [`clean`] before it reaches a terminal.
+
+use std::borrow::Cow;
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// `text` on one line without escape sequences, control characters or characters that reorder what follows.
+pub fn clean(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_unsafe) {
+        return Cow::Borrowed(text);
+    }
+    let plain = anstream::adapter::strip_str(text).to_string();
+    Cow::Owned(plain.chars().map(safe).collect())
+}
+
+/// The same over many lines: line ends stay.
+pub fn clean_lines(text: &str) -> String {
+    let lines: Vec<Cow<'_, str>> = text.lines().map(clean).collect();
+    lines.join("\n")
+}
+
+/// The last line of `output` that says something, as a screen would show it: after a carriage return,
+/// what follows counts.
+pub fn last_line(output: &str) -> Cow<'_, str> {
+    let line = output
+        .rsplit('\n')
+        .flat_map(|line| line.rsplit('\r'))
+        .find(|piece| !clean(piece).trim().is_empty())
+        .unwrap_or("");
+    match clean(line) {
+        Cow::Borrowed(line) => Cow::Borrowed(line.trim()),
+        Cow::Owned(line) => Cow::Owned(line.trim().to_owned()),
+    }
+}
+
+fn is_unsafe(c: char) -> bool {
+    c.is_control() || reorders(c)
+}
+
+/// What to print in place of `c`.
+fn safe(c: char) -> char {
+    match c {
+        '\t' | '\n' | '\r' => ' ',
+        c if is_unsafe(c) => char::REPLACEMENT_CHARACTER,
+        c => c,
+    }
+}
+
+/// Marks that change the direction of the text after them, and line separators a terminal may obey.
+fn reorders(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
+}
+
+/// How many columns `text` takes, styles not counted.
+pub fn columns(text: &str) -> usize {
+    if text.contains('\u{1b}') {
+        return anstream::adapter::strip_str(text)
+            .map(UnicodeWidthStr::width)
+            .sum();
+    }
+    text.width()
+}
+
+/// `text` cut to `width` columns, with `…` where something was cut. For text without styles.
+pub fn fit(text: &str, width: usize) -> Cow<'_, str> {
+    if text.width() <= width {
+        return Cow::Borrowed(text);
+    }
+    if width == 0 {
+        return Cow::Borrowed("");
+    }
+    let mut cut = String::new();
+    let mut used = 0;
+    for c in text.chars() {
+        let wide = c.width().unwrap_or(0);
+        // One column stays free for the mark of the cut.
+        if used + wide >= width {
+            break;
+        }
+        used += wide;
+        cut.push(c);
+    }
+    cut.push('…');
+    Cow::Owned(cut)
+}
+
+/// `text`, styles and all, followed by spaces up to `width` columns.
+pub fn pad(text: &str, width: usize) -> String {
+    let missing = width.saturating_sub(columns(text));
+    format!("{text}{:missing$}", "")
+}
+
+/// Spaces up to `width` columns, then `text`.
+pub fn pad_left(text: &str, width: usize) -> String {
+    let missing = width.saturating_sub(columns(text));
+    format!("{:missing$}{text}", "")
+}
+
+/// `1 task`, `2 tasks`.
+pub fn count(number: usize, noun: &str) -> String {
+    if number == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{} {noun}s", thousands(number))
+    }
+}
+
+/// `12,345`.
+pub fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let mut shown = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escapes_and_controls_do_not_reach_the_terminal() {
+        let nasty = [
+            "\u{1b}[2Jgone",
+            "\u{1b}]0;title\u{7}x",
+            "\u{1b}]52;c;ZXZpbA==\u{1b}\\x",
+            "a\u{9b}31mb",
+            "a\u{8}\u{8}b",
+            "a\rb\nc\td",
+            "\u{202e}txt.exe",
+            "\u{1b}",
+            "\u{1b}Pq#0\u{1b}\\sixel",
+        ];
+        for text in nasty {
+            let shown = clean(text);
+            assert!(!shown.chars().any(is_unsafe), "{text:?} became {shown:?}");
+        }
+        assert_eq!(clean("\u{1b}[1mbold\u{1b}[0m"), "bold");
+        assert_eq!(clean("a\tb"), "a b");
+    }
+
+    #[test]
+    fn harmless_text_is_left_alone() {
+        for text in ["plain", "naïve 日本語 🚀", ""] {
+            assert!(matches!(clean(text), Cow::Borrowed(same) if same == text));
+        }
+        assert_eq!(clean_lines("a\u{7}\r\nb\n"), "a\nb");
+    }
+
+    #[test]
+    fn the_last_line_is_what_a_screen_would_show() {
+        assert_eq!(last_line("one\ntwo\n\n"), "two");
+        assert_eq!(last_line("10%\r50%\r100%"), "100%");
+        assert_eq!(last_line("work\r\n"), "work");
+        assert_eq!(last_line("\u{1b}[32mok\u{1b}[0m\n  \n"), "ok");
+        assert_eq!(last_line(""), "");
+    }
+
+    #[test]
+    fn cuts_by_columns_not_by_bytes() {
+        assert_eq!(fit("hello", 5), "hello");
+        assert_eq!(fit("hello!", 5), "hell…");
+        assert_eq!(fit("日本語です", 5), "日本…");
+        assert_eq!(fit("日本語", 1), "…");
+        assert_eq!(fit("x", 0), "");
+    }
+
+    #[test]
+    fn pads_around_styles() {
+        assert_eq!(pad("ab", 4), "ab  ");
+        assert_eq!(pad("\u{1b}[1mab\u{1b}[0m", 4), "\u{1b}[1mab\u{1b}[0m  ");
+        assert_eq!(pad_left("日", 4), "  日");
+        assert_eq!(pad("abc", 2), "abc");
+    }
+
+    #[test]
+    fn counts_read_well() {
+        assert_eq!(count(1, "task"), "1 task");
+        assert_eq!(count(0, "task"), "0 tasks");
+        assert_eq!(thousands(1_234_567), "1,234,567");
+        assert_eq!(thousands(999), "999");
+    }
+}
