@@ -3,6 +3,10 @@
 //!
 //! | module | what lives there |
 //! |---|---|
+//! | [`config`] | settings: defaults, file, environment, flags, and where each value came from |
+//! | [`project`] | which project a file belongs to |
 //! | [`term`] | colours, tables, errors, and making text safe to print |
 
+pub mod config;
+pub mod project;
 pub mod term;

@@ -1,0 +1,84 @@
+//! `cis config show`: every setting with its value and where it came from.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::{Config, Setting, Source};
+use crate::term::Table;
+
+/// One setting, ready to be shown.
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub key: &'static str,
+    pub value: Value,
+    pub source: Source,
+}
+
+/// Every setting by key.
+pub fn rows(config: &Config) -> Vec<Row> {
+    fn row<T>(key: &'static str, setting: &Setting<T>, value: impl FnOnce(&T) -> Value) -> Row {
+        Row {
+            key,
+            value: value(&setting.value),
+            source: setting.source.clone(),
+        }
+    }
+    let path = |path: &PathBuf| json!(path.to_string_lossy());
+    let paths = |paths: &Vec<PathBuf>| paths.iter().map(path).collect();
+    vec![
+        row("home", &config.home, path),
+        row("config", &config.file, path),
+        row("data_dir", &config.data_dir, path),
+        row("dag.durability", &config.durability, |durability| {
+            json!(durability.word())
+        }),
+        row("dag.slots", &config.slots, |slots| json!(slots)),
+        row("dag.grace", &config.grace, |grace| json!(grace.to_string())),
+        row("dag.log_cap", &config.log_cap_bytes, |bytes| json!(size(*bytes))),
+        row("skills.dirs", &config.skill_dirs, paths),
+        row("node.env_pass", &config.env_pass, |names| json!(names)),
+        row("node.id", &config.node_id, |id| json!(id)),
+        row("node.name", &config.node_name, |name| json!(name)),
+    ]
+}
+
+/// For people.
+pub fn table(config: &Config) -> Table {
+    let mut table = Table::new(&["key", "value", "source"]);
+    for row in rows(config) {
+        let value = match &row.value {
+            Value::Null => "-".to_owned(),
+            Value::String(text) => text.clone(),
+            Value::Array(items) if items.is_empty() => "-".to_owned(),
+            Value::Array(items) => items
+                .iter()
+                .filter_map(Value::as_str)
+                .collect::<Vec<_>>()
+                .join(", "),
+            other => other.to_string(),
+        };
+        table.row([row.key.into(), value.into(), row.source.to_string().into()]);
+    }
+    table
+}
+
+/// For programs.
+pub fn to_json(config: &Config) -> Value {
+    let settings: Vec<Value> = rows(config)
+        .into_iter()
+        .map(|row| json!({"key": row.key, "value": row.value, "source": row.source.to_string()}))
+        .collect();
+    json!({"success": true, "settings": settings})
+}
+
+/// `10MiB`, in the largest unit that says it exactly.
+fn size(bytes: u64) -> String {
+    [("GiB", 30), ("MiB", 20), ("KiB", 10)]
+        .into_iter()
+        .find(|(_, bits)| bytes > 0 && bytes.is_multiple_of(1 << bits))
+        .map_or_else(
+            || format!("{bytes}B"),
+            |(unit, bits)| format!("{}{unit}", bytes >> bits),
+        )
+}

@@ -1,0 +1,251 @@
+//! Turning what was given, wherever, into what is meant; each kind of value in one place, so that a file, a
+//! variable and a flag are read alike.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use cis_core::dag::{Problem, ProblemCode};
+use cis_core::id::is_name;
+use cis_core::source::Millis;
+
+use super::file::nearest;
+use super::{Durability, Setting, Source};
+
+/// More slots than this help nobody and are most likely a slip.
+const SLOTS_MAX: i64 = 10_000;
+
+/// A value as it was given.
+#[derive(Debug, Clone)]
+pub(super) enum Raw {
+    Text(String),
+    Integer(i64),
+    List(Vec<String>),
+}
+
+/// What was given, by key; later sources replace earlier ones.
+pub(super) type Given = BTreeMap<&'static str, Setting<Raw>>;
+
+/// Reads values out of what was given.
+pub(super) struct Reader<'a> {
+    pub(super) given: Given,
+    pub(super) problems: &'a mut Vec<Problem>,
+    /// What `~/.cis` is; `~` in paths is its parent.
+    pub(super) home: &'a Path,
+}
+
+/// Why a value is not one, and what would be.
+type Refusal = (ProblemCode, String, Option<String>);
+
+impl Reader<'_> {
+    pub(super) fn mode(&mut self) {
+        self.read("dag.mode", (), |raw| match text(raw)? {
+            "standalone" => Ok(()),
+            "cluster" => Err((
+                ProblemCode::NotYetSupported,
+                "mode `cluster` is not yet supported".to_owned(),
+                Some("use `mode = \"standalone\"`, the default".to_owned()),
+            )),
+            other => Err(word(other, &["standalone"])),
+        });
+    }
+
+    pub(super) fn durability(&mut self) -> Setting<Durability> {
+        self.read("dag.durability", Durability::Power, |raw| match text(raw)? {
+            "power" => Ok(Durability::Power),
+            "process" => Ok(Durability::Process),
+            other => Err(word(other, &["power", "process"])),
+        })
+    }
+
+    pub(super) fn slots(&mut self, cores: u32) -> Setting<u32> {
+        self.read("dag.slots", cores.max(1), |raw| {
+            let number = match raw {
+                Raw::Integer(number) => *number,
+                other => text(other)?
+                    .trim()
+                    .parse()
+                    .map_err(|_| bad("not a whole number"))?,
+            };
+            if !(1..=SLOTS_MAX).contains(&number) {
+                return Err(bad(format!("{number} is not between 1 and {SLOTS_MAX}")));
+            }
+            u32::try_from(number).map_err(|_| bad("too large"))
+        })
+    }
+
+    pub(super) fn duration(&mut self, key: &'static str, usual: Millis) -> Setting<Millis> {
+        self.read(key, usual, |raw| {
+            let refuse = |given: &str| {
+                let hint = Some("write it as `\"10s\"`, `\"1m30s\"` or a number of seconds".to_owned());
+                (
+                    ProblemCode::BadDuration,
+                    format!("`{given}` is not a duration"),
+                    hint,
+                )
+            };
+            let given = match raw {
+                Raw::Integer(seconds) => format!("{seconds}s"),
+                other => text(other)?.to_owned(),
+            };
+            // Variables are text, so a bare number of seconds comes as text too.
+            let spelled = if given.parse::<u64>().is_ok() {
+                format!("{given}s")
+            } else {
+                given.clone()
+            };
+            let span: jiff::SignedDuration = spelled.parse().map_err(|_| refuse(&given))?;
+            u64::try_from(span.as_millis())
+                .map(Millis)
+                .map_err(|_| refuse(&given))
+        })
+    }
+
+    pub(super) fn size(&mut self, key: &'static str, usual: u64) -> Setting<u64> {
+        self.read(key, usual, |raw| match raw {
+            Raw::Integer(bytes) => u64::try_from(*bytes).map_err(|_| bad("a size cannot be negative")),
+            other => bytes(text(other)?),
+        })
+    }
+
+    pub(super) fn dirs(&mut self, key: &'static str) -> Setting<Vec<PathBuf>> {
+        let user = self.home.parent().unwrap_or(Path::new("/")).to_owned();
+        // A relative directory in the file stands beside the file; in a variable it stands where one stands.
+        let base = self.home.to_owned();
+        let from_file = matches!(
+            self.given.get(key),
+            Some(Setting {
+                source: Source::File { .. },
+                ..
+            })
+        );
+        self.read(key, Vec::new(), |raw| {
+            let dir = |text: &String| match text.strip_prefix("~/") {
+                Some(rest) => user.join(rest),
+                None if from_file => base.join(text),
+                None => PathBuf::from(text),
+            };
+            Ok(list(raw, ':').iter().map(dir).collect())
+        })
+    }
+
+    pub(super) fn env_names(&mut self, key: &'static str) -> Setting<Vec<String>> {
+        self.read(key, Vec::new(), |raw| {
+            let names = list(raw, ',');
+            match names.iter().find(|name| name.contains(['=', '\0', ' '])) {
+                Some(name) => Err(bad(format!(
+                    "`{name}` is not the name of an environment variable"
+                ))),
+                None => Ok(names),
+            }
+        })
+    }
+
+    pub(super) fn name(&mut self, key: &'static str) -> Setting<Option<String>> {
+        self.read(key, None, |raw| {
+            let name = text(raw)?;
+            if !is_name(name) {
+                return Err((
+                    ProblemCode::BadName,
+                    cis_core::id::BadName(name.to_owned()).to_string(),
+                    None,
+                ));
+            }
+            Ok(Some(name.to_owned()))
+        })
+    }
+
+    pub(super) fn text(&mut self, key: &'static str) -> Setting<Option<String>> {
+        self.read(key, None, |raw| text(raw).map(|text| Some(text.to_owned())))
+    }
+
+    fn read<T>(
+        &mut self,
+        key: &'static str,
+        usual: T,
+        read: impl FnOnce(&Raw) -> Result<T, Refusal>,
+    ) -> Setting<T> {
+        let Some(Setting { value, source }) = self.given.remove(key) else {
+            return Setting {
+                value: usual,
+                source: Source::Default,
+            };
+        };
+        match read(&value) {
+            Ok(value) => Setting { value, source },
+            Err((code, told, hint)) => {
+                let (path, line) = match &source {
+                    Source::File { line, .. } => (key, Some(*line)),
+                    Source::Env(name) | Source::Flag(name) => (*name, None),
+                    Source::Default => (key, None),
+                };
+                self.problems.push(Problem {
+                    line,
+                    hint,
+                    ..Problem::new(code, path, told)
+                });
+                Setting { value: usual, source }
+            }
+        }
+    }
+}
+
+fn text(raw: &Raw) -> Result<&str, Refusal> {
+    match raw {
+        Raw::Text(text) => Ok(text),
+        Raw::Integer(_) | Raw::List(_) => {
+            Err((ProblemCode::WrongType, "a string belongs here".to_owned(), None))
+        }
+    }
+}
+
+/// A list; in a variable, its items stand between separators.
+fn list(raw: &Raw, separator: char) -> Vec<String> {
+    match raw {
+        Raw::List(items) => items.clone(),
+        Raw::Integer(number) => vec![number.to_string()],
+        Raw::Text(text) => text
+            .split(separator)
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+            .map(str::to_owned)
+            .collect(),
+    }
+}
+
+/// `10MiB`, `64 KiB`, `1GB`, `4096`.
+fn bytes(given: &str) -> Result<u64, Refusal> {
+    const UNITS: [(&str, u64); 9] = [
+        ("kib", 1 << 10),
+        ("mib", 1 << 20),
+        ("gib", 1 << 30),
+        ("kb", 1_000),
+        ("mb", 1_000_000),
+        ("gb", 1_000_000_000),
+        ("k", 1 << 10),
+        ("m", 1 << 20),
+        ("b", 1),
+    ];
+    let refuse = || {
+        let hint = Some("write it as `\"10MiB\"`, `\"512KiB\"` or a number of bytes".to_owned());
+        (ProblemCode::BadValue, format!("`{given}` is not a size"), hint)
+    };
+    let lower = given.trim().to_ascii_lowercase();
+    let unit = UNITS
+        .iter()
+        .find_map(|(unit, factor)| Some((lower.strip_suffix(unit)?, *factor)));
+    let (digits, factor) = unit.unwrap_or((&lower, 1));
+    let number: u64 = digits.trim().parse().map_err(|_| refuse())?;
+    number.checked_mul(factor).ok_or_else(refuse)
+}
+
+fn bad(told: impl Into<String>) -> Refusal {
+    (ProblemCode::BadValue, told.into(), None)
+}
+
+fn word(given: &str, known: &[&str]) -> Refusal {
+    (
+        ProblemCode::BadValue,
+        format!("`{given}` means nothing here"),
+        nearest(given, known.iter().copied()),
+    )
+}
