@@ -143,8 +143,11 @@ impl Kind {
 
 impl Policy {
     /// Every policy with its word.
-    pub const WORDS: [(&'static str, Self); 3] =
-        [("all_success", Self::AllSuccess), ("first_success", Self::FirstSuccess), ("allow_debt", Self::AllowDebt)];
+    pub const WORDS: [(&'static str, Self); 3] = [
+        ("all_success", Self::AllSuccess),
+        ("first_success", Self::FirstSuccess),
+        ("allow_debt", Self::AllowDebt),
+    ];
 
     /// The word a definition uses for it.
     pub fn word(self) -> &'static str {

@@ -1,0 +1,178 @@
+//! Checks templates before anything runs: their syntax, and that what they read can be there.
+
+use minijinja::Environment;
+
+/// Longest single `{{ … }}`. Parsing an expression recurses, so its length bounds the stack.
+const CODE_MAX: usize = 2_048;
+/// Most template code in one string, for the same reason.
+const CODE_TOTAL_MAX: usize = 16_384;
+
+/// Compiles templates to see whether they would.
+pub(super) struct Templates<'t> {
+    engine: Environment<'t>,
+}
+
+impl<'t> Templates<'t> {
+    pub(super) fn new() -> Self {
+        Self {
+            engine: Environment::new(),
+        }
+    }
+
+    /// The tasks whose outputs `text` reads; the error says what is wrong with it.
+    pub(super) fn template(&self, text: &'t str) -> Result<Vec<String>, String> {
+        if !is_template(text) {
+            return Ok(Vec::new());
+        }
+        check_length(text)?;
+        let template = self
+            .engine
+            .template_from_str(text)
+            .map_err(|error| words(&error))?;
+        Ok(tasks_read(template.undeclared_variables(true)))
+    }
+
+    /// The same for an expression without braces.
+    pub(super) fn expression(&self, text: &'t str) -> Result<Vec<String>, String> {
+        if text.len() > CODE_MAX {
+            return Err(format!("an expression of more than {CODE_MAX} bytes"));
+        }
+        let expression = self
+            .engine
+            .compile_expression(text)
+            .map_err(|error| words(&error))?;
+        Ok(tasks_read(expression.undeclared_variables(true)))
+    }
+}
+
+/// Does `text` hold a template at all?
+pub(super) fn is_template(text: &str) -> bool {
+    text.contains("{{") || text.contains("{%") || text.contains("{#")
+}
+
+/// Does a command hold one of our templates? Other programs have braces of their own:
+/// `docker ps --format '{{.Names}}'` is none of our business.
+pub(super) fn is_ours(command: &str) -> bool {
+    command.match_indices("{{").any(|(at, _)| {
+        let inside = command[at + 2..].trim_start_matches('-').trim_start();
+        ["params", "tasks", "env"].iter().any(|root| {
+            inside.strip_prefix(root).is_some_and(|rest| {
+                rest.starts_with(['.', '['])
+                    || rest.trim_start().starts_with("}}")
+                    || rest.trim_start().starts_with('|')
+            })
+        })
+    })
+}
+
+fn check_length(text: &str) -> Result<(), String> {
+    let mut total = 0;
+    let mut rest = text;
+    while let Some(start) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
+        rest = &rest[start + 2..];
+        let end = rest
+            .find("}}")
+            .into_iter()
+            .chain(rest.find("%}"))
+            .min()
+            .unwrap_or(rest.len());
+        total += end;
+        if end > CODE_MAX || total > CODE_TOTAL_MAX {
+            return Err(format!("template code of more than {CODE_MAX} bytes"));
+        }
+        rest = &rest[end..];
+    }
+    Ok(())
+}
+
+fn words(error: &minijinja::Error) -> String {
+    error
+        .detail()
+        .map_or_else(|| error.kind().to_string(), str::to_owned)
+}
+
+/// `tasks.dump.outputs.key` reads `dump`.
+fn tasks_read(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut read: Vec<String> = names
+        .into_iter()
+        .filter_map(|name| {
+            name.strip_prefix("tasks.")
+                .and_then(|rest| rest.split('.').next())
+                .map(str::to_owned)
+        })
+        .collect();
+    read.sort_unstable();
+    read.dedup();
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_is_read() {
+        let templates = Templates::new();
+        let read = templates
+            .template("{{ tasks.a.outputs.x }} {{ params.day }} {% if tasks.b.outputs.y %}z{% endif %}");
+        assert_eq!(read.unwrap(), ["a", "b"]);
+        assert_eq!(
+            templates
+                .expression("tasks.a.outputs.n > 3 and params.go")
+                .unwrap(),
+            ["a"]
+        );
+        assert!(templates.template("{{ params. }}").is_err());
+        assert!(templates.expression("params.x ==").is_err());
+        assert!(templates.template("no braces }}").unwrap().is_empty());
+    }
+
+    #[test]
+    fn other_programs_braces_are_theirs() {
+        for theirs in [
+            "docker ps --format '{{.Names}}'",
+            "echo '{{ .Env }}'",
+            "helm '{{ include \"x\" . }}'",
+            "echo ${{x}",
+        ] {
+            assert!(!is_ours(theirs), "{theirs}");
+        }
+        for ours in [
+            "echo {{ params.day }}",
+            "echo {{tasks.a.outputs.b}}",
+            "echo {{- env['A'] }}",
+            "echo {{ params }}",
+        ] {
+            assert!(is_ours(ours), "{ours}");
+        }
+    }
+
+    #[test]
+    fn long_expressions_do_not_eat_the_stack() {
+        let templates = Templates::new();
+        for piece in [
+            "1+",
+            "not ",
+            "-",
+            "a|b|",
+            "a.",
+            "(",
+            "[",
+            "{'a':",
+            "a(",
+            "a if b else ",
+        ] {
+            for count in [500, 100_000] {
+                let code = piece.repeat(count);
+                let text = format!("{{{{ {code}1 }}}}");
+                let text: &'static str = text.leak();
+                let _ = templates.template(text);
+                let _ = templates.expression(code.leak());
+            }
+        }
+        let branches = format!("{{% if a %}}{}{{% endif %}}", "{%elif a%}".repeat(1_500));
+        let _ = templates.template(branches.leak());
+        let nested = "{%if a%}".repeat(2_000);
+        let _ = templates.template(nested.leak());
+    }
+}

@@ -1,0 +1,180 @@
+//! Definitions that are fine: the spellings people have, and that spelling does not change meaning.
+
+use cis_core::dag::{Defaults, Format, Kind, Parsed, Problem, content_hash, from_stored, parse, to_stored};
+
+fn read(format: Format, text: &str) -> Parsed {
+    let defaults = Defaults {
+        dag_id: Some("stem".to_owned()),
+        scope: None,
+    };
+    match parse(text.as_bytes(), format, &defaults) {
+        Ok(parsed) => parsed,
+        Err(problems) => panic!("{text}\n{}", shown(&problems)),
+    }
+}
+
+fn shown(problems: &[Problem]) -> String {
+    problems
+        .iter()
+        .map(|problem| format!("{:?} {problem} ({:?})\n", problem.code, problem.hint))
+        .collect()
+}
+
+const SIMPLE_JSON: &str =
+    r#"{"tasks":[{"id":"task1","name":"Task 1","skill":"echo","level":{"type":"mechanical","retry":3}}]}"#;
+
+const TEST_PIPELINE_TOML: &str = r#"
+[skill]
+name = "test-pipeline"     # becomes the dag_id; without it, the file stem
+version = "1.0.0"
+type = "dag"
+[dag]
+policy = "all_success"
+[dag.env]
+BUILD_TYPE = "release"
+[[dag.tasks]]
+id = "step1"
+skill = "echo"
+level = { type = "mechanical", retry = 3 }
+[[dag.tasks]]
+id = "step2"
+skill = "echo"
+deps = ["step1"]
+"#;
+
+const FULL_TOML: &str = r#"
+dag_id = "backup_daily"
+description = "Nightly backup"
+scope = "project-a"
+target_node = "node-1"
+priority = 2
+policy = "allow_debt"
+max_parallel = 8
+timeout = "1h"
+queue_timeout = "10m"
+workdir = "work"
+env = { STAGE = "prod", COUNT = 3, RATIO = 1.10, ON = true }
+params = { day = "today", deep = { list = [1, 2.5, "x"] } }
+
+[[tasks]]
+id = "dump"
+name = "Dump the database"
+type = "shell"
+command = "pg_dump app > dump.sql"
+timeout = "10m"
+retry = { max = 3, backoff = "exponential", initial = "1s", cap = "1m" }
+idempotent = true
+
+[[tasks]]
+id = "upload"
+depends_on = ["dump"]
+command = "upload dump.sql --label \"$LABEL\" --format '{{.Names}}'"
+env = { LABEL = "{{ params.day }}", FROM = "{{ tasks.dump.outputs.key }}" }
+when = "params.day != 'never'"
+debt = "ignorable"
+run_if = "all_done"
+detach = true
+grace = 0
+"#;
+
+const FULL_JSON: &str = r#"{"dag": {
+  "tasks": [
+    {"retries": 3, "idempotent": true, "timeout_secs": 600, "cmd": "pg_dump app > dump.sql", "kind": "shell",
+     "name": "Dump the database", "id": "dump"},
+    {"grace": "0s", "detach": true, "run_if": "all_done", "debt": "ignorable", "when": "params.day != 'never'",
+     "env": {"FROM": "{{ tasks.dump.outputs.key }}", "LABEL": "{{ params.day }}"},
+     "skill": "shell", "command": "upload dump.sql --label \"$LABEL\" --format '{{.Names}}'", "deps": "dump", "id": "upload"}
+  ],
+  "params": {"deep": {"list": [1.0, 25e-1, "x"]}, "day": "today"},
+  "env": {"ON": "true", "RATIO": "1.10", "COUNT": "3", "STAGE": "prod"},
+  "cwd": "work", "queue_timeout_secs": 600, "timeout": 3600, "max_concurrency": 8,
+  "policy": "allow_debt", "priority": 2, "target_node": "node-1", "scope": "user-b", "description": "Nightly backup", "id": "other"
+}}"#;
+
+const FULL_YAML: &str = r#"
+# the same again
+skill: {name: third, version: 1.0.0, type: dag, author: someone}
+dag:
+  description: Nightly backup
+  target_node: node-1
+  priority: 2
+  policy: allow_debt
+  max_parallel: 8
+  timeout: 60m
+  queue_timeout: 600.0
+  workdir: work
+  env: {STAGE: prod, COUNT: 3, RATIO: 1.10, ON: true}
+  params:
+    day: today
+    deep: {list: [1, 2.5, x]}
+  tasks:
+    - id: dump
+      name: Dump the database
+      command: pg_dump app > dump.sql
+      timeout: 600
+      level: {type: mechanical, retry: 3}
+      idempotent: true
+    - id: upload
+      dependencies: [dump]
+      command: upload dump.sql --label "$LABEL" --format '{{.Names}}'
+      env: {LABEL: "{{ params.day }}", FROM: "{{ tasks.dump.outputs.key }}"}
+      when: params.day != 'never'
+      debt: ignorable
+      run_if: all_done
+      detach: true
+      grace: 0
+"#;
+
+#[test]
+fn the_seeds_are_read_as_they_are() {
+    let simple = read(Format::Json, SIMPLE_JSON);
+    assert_eq!(simple.dag.dag_id.as_str(), "stem");
+    assert_eq!(
+        simple.dag.tasks[0].more().retry.as_ref().map(|retry| retry.max),
+        Some(3)
+    );
+    assert!(matches!(&simple.dag.tasks[0].kind, Kind::Skill(call) if call.skill == "echo"));
+    assert_eq!(simple.dag.tasks[0].title(), "Task 1");
+
+    let pipeline = read(Format::Toml, TEST_PIPELINE_TOML);
+    assert_eq!(pipeline.dag.dag_id.as_str(), "test-pipeline");
+    assert_eq!(pipeline.dag.env["BUILD_TYPE"], "release");
+    assert_eq!(pipeline.dag.tasks[1].depends_on.len(), 1);
+    assert!(!pipeline.explicit_scope);
+}
+
+#[test]
+fn spelling_does_not_change_meaning() {
+    let toml = read(Format::Toml, FULL_TOML);
+    let json = read(Format::Json, FULL_JSON);
+    let yaml = read(Format::Yaml, FULL_YAML);
+    assert_eq!(content_hash(&toml.dag), content_hash(&json.dag));
+    assert_eq!(content_hash(&toml.dag), content_hash(&yaml.dag));
+    assert_eq!(toml.dag.tasks, json.dag.tasks);
+    assert_eq!(toml.dag.tasks, yaml.dag.tasks);
+    assert_eq!(
+        (toml.dag.dag_id.as_str(), toml.dag.scope.as_str()),
+        ("backup_daily", "project-a")
+    );
+    assert_eq!(
+        (json.dag.dag_id.as_str(), json.dag.scope.as_str()),
+        ("other", "user-b")
+    );
+    assert_eq!(
+        (yaml.dag.dag_id.as_str(), yaml.dag.scope.as_str()),
+        ("third", "global")
+    );
+    assert!(toml.explicit_scope && !yaml.explicit_scope);
+}
+
+#[test]
+fn what_is_stored_comes_back() {
+    for (format, text) in [
+        (Format::Toml, FULL_TOML),
+        (Format::Json, SIMPLE_JSON),
+        (Format::Toml, TEST_PIPELINE_TOML),
+    ] {
+        let dag = read(format, text).dag;
+        assert_eq!(from_stored(&to_stored(&dag)).unwrap(), dag);
+    }
+}
