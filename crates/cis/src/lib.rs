@@ -5,8 +5,10 @@
 //! |---|---|
 //! | [`config`] | settings: defaults, file, environment, flags, and where each value came from |
 //! | [`project`] | which project a file belongs to |
+//! | [`graph`] | drawing a DAG: ascii, mermaid, dot, svg |
 //! | [`term`] | colours, tables, errors, and making text safe to print |
 
 pub mod config;
+pub mod graph;
 pub mod project;
 pub mod term;
