@@ -13,11 +13,36 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`protocol`] | the messages and their framing |
+//! | [`protocol`] | the messages |
+//! | [`frame`] | their framing |
+//! | [`client`] | reaching a runner, and starting one |
 //! | [`serve`] | the process: its loop, its lock, its life |
-//! | `attempt` | one attempt: spawn, output, stop, end |
-//! | `stray` | finding and ending what escaped from an attempt |
+//! | `runner` | its state, and what each message does to it |
+//! | `ending` | how attempts end |
+//! | `attempt` | one attempt: process, pipes, log, timers |
+//! | `spawn` | starting a process |
+//! | `stray` | finding what escaped from an attempt |
+//! | `remnant` | what an earlier, killed runner left running |
 //! | `journal` | what was started and how it ended, across crashes of the runner |
+//! | `door` | the socket |
+//! | `process` | `/proc`, and signals that hit the right process |
 //! | [`log`] | framed log files: writing with a cap, reading |
 
+mod attempt;
+pub mod client;
+mod clock;
+mod door;
+mod ending;
+mod error;
+pub mod frame;
+mod journal;
+pub mod log;
+mod process;
 pub mod protocol;
+mod remnant;
+mod runner;
+pub mod serve;
+mod spawn;
+mod stray;
+
+pub use error::Error;

@@ -1,0 +1,103 @@
+//! The coordinator's side: reaching the runner of a data directory, and starting one if there is none.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::clock::{NS_PER_MS, boot_ns, pause};
+use crate::door;
+use crate::serve::LOCK;
+use crate::spawn::spawn_detached;
+
+pub use crate::frame::{Decoder, FrameError, encode};
+
+/// How long a runner may take to answer its door.
+const DEADLINE_NS: u64 = 10_000 * NS_PER_MS;
+
+const BETWEEN_TRIES: Duration = Duration::from_millis(1);
+
+/// What marks the processes of a task must not mark the runner: it outlives the task that happened to need it.
+const NOT_FOR_THE_RUNNER: [&str; 6] = [
+    crate::stray::COOKIE,
+    "CIS_RUN_ID",
+    "CIS_TASK_ID",
+    "CIS_ATTEMPT",
+    "CIS_FENCE",
+    "CIS_OUTPUT",
+];
+
+/// Connects to the runner of `data_dir`; `None` if none is listening.
+pub fn connect(data_dir: &Path) -> io::Result<Option<UnixStream>> {
+    let directory = match door::open_directory(data_dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        directory => directory?,
+    };
+    match UnixStream::connect(door::short_path(directory.as_fd(), door::SOCKET)) {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Connects to the runner of `data_dir`, starting `exe runner --data-dir DIR` if there is none.
+///
+/// A runner whose lock is held but that does not listen (it is starting, or busy, or stopped in a debugger) is
+/// alive: this waits for it and never starts a second one. A runner that is just going may close the connection
+/// before it says Welcome; then call this again. Blocks for up to ten seconds.
+pub fn connect_or_spawn(data_dir: &Path, exe: &Path) -> io::Result<UnixStream> {
+    let deadline_ns = boot_ns() + DEADLINE_NS;
+    let mut started = false;
+    loop {
+        if let Some(stream) = connect(data_dir)? {
+            return Ok(stream);
+        }
+        let held = is_locked(data_dir)?;
+        if !held && !started {
+            start(data_dir, exe)?;
+            started = true;
+        }
+        if boot_ns() > deadline_ns {
+            return Err(silent(data_dir, held));
+        }
+        pause(BETWEEN_TRIES);
+    }
+}
+
+fn silent(data_dir: &Path, held: bool) -> io::Error {
+    let dir = data_dir.display();
+    let text = match held {
+        true => format!("the runner of `{dir}` holds its lock but does not answer"),
+        false => format!("the runner of `{dir}` does not start: see `{dir}/runner.log`"),
+    };
+    io::Error::new(ErrorKind::TimedOut, text)
+}
+
+/// Whether some runner has the directory. Asks with a shared lock, so that two who ask do not mislead each other.
+fn is_locked(data_dir: &Path) -> io::Result<bool> {
+    let lock = match File::open(data_dir.join(LOCK)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        lock => lock?,
+    };
+    match lock.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn start(data_dir: &Path, exe: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
+    let data_dir = data_dir.canonicalize()?;
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(data_dir.join("runner.log"))?;
+    let arguments = ["runner".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str()];
+    spawn_detached(exe, &arguments, log.as_fd(), &NOT_FOR_THE_RUNNER)?;
+    Ok(())
+}

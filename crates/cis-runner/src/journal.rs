@@ -1,0 +1,391 @@
+//! The start journal: what was started and how it ended, for the case that the runner itself is killed.
+//!
+//! ```text
+//!  B boot-id                          the boot that pids and ticks below belong to
+//!  E epoch                            highest coordinator epoch seen
+//!  S execution fence at_ms session log-as-json    about to start
+//!  P execution fence pid tick tick    started; its start time lies between the two
+//!  D json                             ended: the message as it is sent until acknowledged
+//!  A execution fence                  acknowledged: forget it
+//! ```
+//!
+//! Lines are gathered and written together; the loop flushes before a process is started and before an outcome
+//! is told. Nothing is synced: a journal that a power loss took belongs to processes it took as well.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::protocol::{AttemptKey, FromRunner};
+
+/// A journal longer than this is rewritten without what was acknowledged.
+const COMPACT_BYTES: u64 = 4 << 20;
+
+/// The open journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    boot_id: String,
+    file: File,
+    /// Lines not yet written.
+    lines: String,
+    file_bytes: u64,
+    compact_at_bytes: u64,
+}
+
+/// What an earlier runner left behind.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Recalled {
+    pub(crate) epoch: i64,
+    pub(crate) open: Vec<Opened>,
+    /// Ended and not acknowledged, as JSON of the message.
+    pub(crate) ended: Vec<(AttemptKey, String)>,
+}
+
+/// An attempt that was started, or nearly, and of whose end nothing is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Opened {
+    pub(crate) key: AttemptKey,
+    pub(crate) started_ms: i64,
+    /// Session of the runner that started it; 0 if that was before a reboot.
+    pub(crate) session: i32,
+    pub(crate) log: String,
+    pub(crate) leader: Option<Leader>,
+}
+
+/// A started process: pid and between which two ticks since boot it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Leader {
+    pub(crate) pid: i32,
+    pub(crate) from_tick: u64,
+    pub(crate) to_tick: u64,
+}
+
+impl Journal {
+    /// Opens the journal, rewritten without what is over, and says what it knew.
+    pub(crate) fn open(path: &Path, boot_id: &str) -> io::Result<(Journal, Recalled)> {
+        let (file, file_bytes, recalled) = rewrite(path, boot_id)?;
+        let journal = Journal {
+            path: path.to_owned(),
+            boot_id: boot_id.to_owned(),
+            file,
+            lines: String::new(),
+            file_bytes,
+            compact_at_bytes: COMPACT_BYTES.max(2 * file_bytes),
+        };
+        Ok((journal, recalled))
+    }
+
+    pub(crate) fn epoch(&mut self, epoch: i64) {
+        push_line(&mut self.lines, format_args!("E {epoch}"));
+    }
+
+    pub(crate) fn starting(&mut self, opened: &Opened) {
+        push_opened(&mut self.lines, opened);
+    }
+
+    pub(crate) fn started(&mut self, key: AttemptKey, leader: Leader) {
+        push_leader(&mut self.lines, key, leader);
+    }
+
+    pub(crate) fn ended(&mut self, json: &str) {
+        push_line(&mut self.lines, format_args!("D {json}"));
+    }
+
+    pub(crate) fn acknowledged(&mut self, keys: impl Iterator<Item = AttemptKey>) {
+        for key in keys {
+            push_line(&mut self.lines, format_args!("A {} {}", key.execution, key.fence));
+        }
+    }
+
+    /// Writes what was gathered. On an error it stays gathered and is tried again with the next lines.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        if self.lines.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.file.write_all(self.lines.as_bytes()) {
+            // Half a line would swallow the next one.
+            let _ = self.file.set_len(self.file_bytes);
+            return Err(error);
+        }
+        self.file_bytes += self.lines.len() as u64;
+        self.lines.clear();
+        if self.file_bytes > self.compact_at_bytes {
+            (self.file, self.file_bytes, _) = rewrite(&self.path, &self.boot_id)?;
+            self.compact_at_bytes = COMPACT_BYTES.max(2 * self.file_bytes);
+        }
+        Ok(())
+    }
+}
+
+fn push_line(lines: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a String does not fail.
+    let _ = writeln!(lines, "{line}");
+}
+
+fn push_opened(lines: &mut String, opened: &Opened) {
+    let Opened {
+        key,
+        started_ms,
+        session,
+        log,
+        ..
+    } = opened;
+    let log = serde_json::Value::from(log.as_str());
+    push_line(
+        lines,
+        format_args!("S {} {} {started_ms} {session} {log}", key.execution, key.fence),
+    );
+}
+
+fn push_leader(lines: &mut String, key: AttemptKey, leader: Leader) {
+    let Leader {
+        pid,
+        from_tick,
+        to_tick,
+    } = leader;
+    push_line(
+        lines,
+        format_args!("P {} {} {pid} {from_tick} {to_tick}", key.execution, key.fence),
+    );
+}
+
+/// Reads the journal and replaces it by one that holds only what still matters.
+fn rewrite(path: &Path, boot_id: &str) -> io::Result<(File, u64, Recalled)> {
+    let text = match fs::read(path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error),
+    };
+    let recalled = recall(&text, boot_id);
+    let mut lines = String::new();
+    push_line(&mut lines, format_args!("B {boot_id}"));
+    push_line(&mut lines, format_args!("E {}", recalled.epoch));
+    for opened in &recalled.open {
+        push_opened(&mut lines, opened);
+        if let Some(leader) = opened.leader {
+            push_leader(&mut lines, opened.key, leader);
+        }
+    }
+    for (_, json) in &recalled.ended {
+        push_line(&mut lines, format_args!("D {json}"));
+    }
+    let new_path = path.with_extension("journal.new");
+    let mut options = OpenOptions::new();
+    let mut file = options.append(true).create(true).mode(0o600).open(&new_path)?;
+    file.set_len(0)?;
+    file.write_all(lines.as_bytes())?;
+    fs::rename(&new_path, path)?;
+    Ok((file, lines.len() as u64, recalled))
+}
+
+/// Replays the lines. What cannot be read is passed over: a torn last line, or one of a later version.
+fn recall(text: &str, boot_id: &str) -> Recalled {
+    let mut epoch = 0;
+    let mut same_boot = false;
+    let mut open: BTreeMap<AttemptKey, Opened> = BTreeMap::new();
+    let mut ended = BTreeMap::new();
+    for line in text.split_inclusive('\n') {
+        let Some((kind, rest)) = line.strip_suffix('\n').and_then(|line| line.split_once(' ')) else {
+            continue;
+        };
+        match kind {
+            "B" => same_boot = rest == boot_id,
+            "E" => epoch = rest.parse().unwrap_or(epoch).max(epoch),
+            "S" => {
+                if let Some(opened) = parse_opened(rest) {
+                    open.insert(opened.key, opened);
+                }
+            }
+            "P" => {
+                if let Some((key, leader)) = parse_leader(rest)
+                    && let Some(opened) = open.get_mut(&key)
+                {
+                    opened.leader = Some(leader);
+                }
+            }
+            "D" => {
+                if let Ok(FromRunner::Ended(message)) = serde_json::from_str(rest) {
+                    open.remove(&message.key);
+                    ended.insert(message.key, rest.to_owned());
+                }
+            }
+            "A" => {
+                if let Some(key) = parse_key(&mut rest.split(' ')) {
+                    open.remove(&key);
+                    ended.remove(&key);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut open: Vec<Opened> = open.into_values().collect();
+    if !same_boot {
+        for opened in &mut open {
+            (opened.session, opened.leader) = (0, None);
+        }
+    }
+    Recalled {
+        epoch,
+        open,
+        ended: ended.into_iter().collect(),
+    }
+}
+
+fn parse_key<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<AttemptKey> {
+    let execution = fields.next()?.parse().ok()?;
+    Some(AttemptKey {
+        execution,
+        fence: fields.next()?.parse().ok()?,
+    })
+}
+
+fn parse_opened(text: &str) -> Option<Opened> {
+    let mut fields = text.splitn(5, ' ');
+    let key = parse_key(&mut fields)?;
+    let started_ms = fields.next()?.parse().ok()?;
+    let session = fields.next()?.parse().ok()?;
+    Some(Opened {
+        key,
+        started_ms,
+        session,
+        log: serde_json::from_str(fields.next()?).ok()?,
+        leader: None,
+    })
+}
+
+fn parse_leader(text: &str) -> Option<(AttemptKey, Leader)> {
+    let mut fields = text.split(' ');
+    let key = parse_key(&mut fields)?;
+    let pid = fields.next()?.parse().ok()?;
+    let from_tick = fields.next()?.parse().ok()?;
+    Some((
+        key,
+        Leader {
+            pid,
+            from_tick,
+            to_tick: fields.next()?.parse().ok()?,
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Ended, LogSummary, Outcome};
+
+    fn key(execution: i64) -> AttemptKey {
+        AttemptKey {
+            execution,
+            fence: 5 << 32,
+        }
+    }
+
+    fn opened(execution: i64) -> Opened {
+        let log = format!("run/a \"b\"\n{execution}");
+        Opened {
+            key: key(execution),
+            started_ms: 17,
+            session: 99,
+            log,
+            leader: None,
+        }
+    }
+
+    fn ended_json(execution: i64) -> String {
+        let ended = Ended {
+            key: key(execution),
+            outcome: Outcome::Exited { code: 3 },
+            started_ms: 1,
+            ended_ms: 2,
+            log: LogSummary::default(),
+            outputs: Some("a\nb".into()),
+        };
+        serde_json::to_string(&FromRunner::Ended(Box::new(ended))).unwrap()
+    }
+
+    fn fill(journal: &mut Journal) {
+        journal.epoch(4);
+        for execution in 1..=4 {
+            journal.starting(&opened(execution));
+        }
+        journal.started(
+            key(1),
+            Leader {
+                pid: 7,
+                from_tick: 1,
+                to_tick: 2,
+            },
+        );
+        journal.ended(&ended_json(2));
+        journal.ended(&ended_json(3));
+        journal.acknowledged([key(3)].into_iter());
+        journal.flush().unwrap();
+    }
+
+    #[test]
+    fn remembers_across_reopening_and_forgets_what_was_acknowledged() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("runner.journal");
+        let (mut journal, recalled) = Journal::open(&path, "boot").unwrap();
+        assert_eq!(recalled, Recalled::default());
+        fill(&mut journal);
+        let started = Opened {
+            leader: Some(Leader {
+                pid: 7,
+                from_tick: 1,
+                to_tick: 2,
+            }),
+            ..opened(1)
+        };
+        let expected = Recalled {
+            epoch: 4,
+            open: vec![started, opened(4)],
+            ended: vec![(key(2), ended_json(2))],
+        };
+        for _ in 0..2 {
+            assert_eq!(Journal::open(&path, "boot").unwrap().1, expected);
+        }
+        let after_reboot = Journal::open(&path, "other").unwrap().1;
+        assert!(
+            after_reboot
+                .open
+                .iter()
+                .all(|opened| opened.leader.is_none() && opened.session == 0)
+        );
+        assert_eq!(after_reboot.ended, expected.ended);
+    }
+
+    #[test]
+    fn a_torn_last_line_is_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("runner.journal");
+        fill(&mut Journal::open(&path, "boot").unwrap().0);
+        let whole = fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let recalled = Journal::open(&path, "boot").unwrap().1;
+            assert!(recalled.open.len() + recalled.ended.len() <= 4);
+        }
+    }
+
+    #[test]
+    fn stays_small_while_everything_is_acknowledged() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("runner.journal");
+        let (mut journal, _) = Journal::open(&path, "boot").unwrap();
+        for execution in 0..40_000 {
+            journal.starting(&opened(execution));
+            journal.ended(&ended_json(execution));
+            journal.acknowledged([key(execution)].into_iter());
+            if execution % 10 == 0 {
+                journal.flush().unwrap();
+            }
+        }
+        journal.flush().unwrap();
+        assert!(fs::metadata(&path).unwrap().len() <= COMPACT_BYTES + 10_000);
+    }
+}

@@ -1,0 +1,611 @@
+//! The runner's state and what each message does to it. Ending attempts is next door, in `ending`; the loop
+//! that drives both is in `serve`.
+//!
+//! One turn: events come in and change the state, outcomes and journal lines gather; then the turn ends: the
+//! journal is written, outcomes are sent, new processes are started. In this order, always.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+
+use crate::attempt::{Attempt, Cause};
+use crate::clock::wall_ms;
+use crate::door::{self, Connection};
+use crate::journal::{Journal, Opened, Recalled};
+use crate::protocol::{
+    AttemptKey, Ended, FromRunner, Known, KnownState, LogSummary, Outcome, PROTOCOL, Start, ToRunner,
+};
+use crate::remnant::Remnants;
+use crate::spawn::{Context, Spawner};
+use crate::stray::Strays;
+
+/// Processes started in one turn: a spawn takes the kernel a while, and output and exits of others wait.
+const STARTS_PER_TURN: usize = 8;
+
+/// Connections that have not said Hello; more than this and the oldest goes.
+const STRANGERS_MAX: usize = 8;
+
+/// What a descriptor in the loop is, in the low bits of its token; above them the number it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Listener = 0,
+    Connection = 1,
+    Leader = 2,
+    Stdout = 3,
+    Stderr = 4,
+    Stdin = 5,
+}
+
+pub(crate) fn token(kind: Kind, number: u64) -> EventData {
+    EventData::new_u64(number << 3 | kind as u64)
+}
+
+fn untoken(data: EventData) -> Option<(Kind, u64)> {
+    let kinds = [
+        Kind::Listener,
+        Kind::Connection,
+        Kind::Leader,
+        Kind::Stdout,
+        Kind::Stderr,
+        Kind::Stdin,
+    ];
+    let token = data.u64();
+    let kind = kinds.into_iter().find(|kind| *kind as u64 == token & 7)?;
+    Some((kind, token >> 3))
+}
+
+/// Where an attempt stands. Acknowledged ones are not known at all.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Queued,
+    /// Under this number in `attempts`.
+    Running(u64),
+    /// Started by an earlier runner, being ended.
+    Remnant,
+    /// The message that says how, as JSON.
+    Ended(String),
+}
+
+/// An attempt that waits for a slot.
+#[derive(Debug)]
+struct Queued {
+    start: Box<Start>,
+    context: Option<Rc<Context>>,
+    owner: Option<u64>,
+}
+
+/// What the runner is made of when it begins to serve.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) epoll: OwnedFd,
+    pub(crate) listener: UnixListener,
+    pub(crate) journal: Journal,
+    pub(crate) recalled: Recalled,
+    pub(crate) strays: Strays,
+    pub(crate) spawner: Spawner,
+    pub(crate) logs: PathBuf,
+    pub(crate) boot_id: String,
+    pub(crate) session: i32,
+    pub(crate) instant: bool,
+}
+
+/// The runner.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    pub(crate) epoll: OwnedFd,
+    listener: UnixListener,
+    connections: Vec<Connection>,
+    /// The one connection whose messages count.
+    current: Option<u64>,
+    epoch: i64,
+    slots: usize,
+    contexts: HashMap<i64, Rc<Context>>,
+    queue: VecDeque<Queued>,
+    pub(crate) known: HashMap<AttemptKey, Place>,
+    pub(crate) attempts: HashMap<u64, Attempt>,
+    /// When to look at which attempt; an entry may be out of date, see `Attempt::armed_ns`.
+    pub(crate) timers: BinaryHeap<Reverse<(u64, u64)>>,
+    /// Signals for what escaped from these attempts, sent together at the end of the turn.
+    pub(crate) signals: Vec<(AttemptKey, Signal)>,
+    pub(crate) journal: Journal,
+    pub(crate) strays: Strays,
+    pub(crate) remnants: Remnants,
+    spawner: Spawner,
+    pub(crate) logs: PathBuf,
+    pub(crate) buffer: Vec<u8>,
+    boot_id: String,
+    session: i32,
+    instant: bool,
+    last_number: u64,
+    /// The limit of open files that attempts get, where the runner's own had to be raised.
+    files_limit: Option<Rlimit>,
+}
+
+/// What one read takes at most: as much as a pipe holds.
+const BUFFER_BYTES: usize = 64 << 10;
+
+impl Runner {
+    pub(crate) fn new(parts: Parts) -> Runner {
+        let Recalled { epoch, open, ended } = parts.recalled;
+        let mut known = HashMap::new();
+        known.extend(open.iter().map(|opened| (opened.key, Place::Remnant)));
+        known.extend(ended.into_iter().map(|(key, json)| (key, Place::Ended(json))));
+        Runner {
+            remnants: Remnants::new(parts.strays.cookies(), open),
+            epoll: parts.epoll,
+            listener: parts.listener,
+            connections: Vec::new(),
+            current: None,
+            epoch,
+            slots: 1,
+            contexts: HashMap::new(),
+            queue: VecDeque::new(),
+            known,
+            attempts: HashMap::new(),
+            timers: BinaryHeap::new(),
+            signals: Vec::new(),
+            journal: parts.journal,
+            strays: parts.strays,
+            spawner: parts.spawner,
+            logs: parts.logs,
+            buffer: vec![0; BUFFER_BYTES],
+            boot_id: parts.boot_id,
+            session: parts.session,
+            instant: parts.instant,
+            last_number: 0,
+            files_limit: None,
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.connections.is_empty() && self.known.is_empty()
+    }
+
+    pub(crate) fn has_connections(&self) -> bool {
+        !self.connections.is_empty()
+    }
+
+    /// Swaps the door, for the moment in which an idle runner decides whether to go.
+    pub(crate) fn replace_listener(&mut self, listener: UnixListener) {
+        self.listener = listener;
+    }
+
+    pub(crate) fn handle(&mut self, event: epoll::Event) {
+        let Some((kind, number)) = untoken(event.data) else {
+            return;
+        };
+        match kind {
+            Kind::Listener => self.accept(),
+            Kind::Connection => self.hear(number, event.flags),
+            Kind::Leader => self.leader_exited(number),
+            Kind::Stdout => self.read_output(number, 0),
+            Kind::Stderr => self.read_output(number, 1),
+            Kind::Stdin => self.feed_input(number),
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Takes in everyone who waits at the door.
+    pub(crate) fn accept(&mut self) {
+        loop {
+            match door::accept(&self.listener) {
+                Ok(Some(stream)) => {
+                    let number = self.next_number();
+                    let connection = Connection::new(number, stream);
+                    let flags = EventFlags::IN | EventFlags::RDHUP;
+                    match epoll::add(
+                        &self.epoll,
+                        connection.fd(),
+                        token(Kind::Connection, number),
+                        flags,
+                    ) {
+                        Ok(()) => self.connections.push(connection),
+                        Err(error) => complain("watch a connection", &error.into()),
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    complain("accept a connection", &error);
+                    break;
+                }
+            }
+        }
+        let strangers = self.connections.iter().filter(|c| Some(c.id) != self.current);
+        if strangers.clone().count() > STRANGERS_MAX
+            && let Some(oldest) = strangers.map(|c| c.id).min()
+        {
+            self.drop_connection(oldest);
+        }
+    }
+
+    fn hear(&mut self, id: u64, flags: EventFlags) {
+        let Some(connection) = self.connections.iter_mut().find(|c| c.id == id) else {
+            return;
+        };
+        if flags.contains(EventFlags::OUT) {
+            connection.waits_to_write = true;
+        }
+        let open = match connection.receive(&mut self.buffer) {
+            Ok(open) => open,
+            Err(_) => return self.drop_connection(id),
+        };
+        // Each message may be the one after which this connection no longer counts.
+        while let Some(connection) = self.connections.iter_mut().find(|c| c.id == id && !c.closing) {
+            match connection.message() {
+                Ok(Some(message)) => self.act(id, message),
+                Ok(None) => break,
+                Err(error) => {
+                    complain("understand the coordinator", &io::Error::other(error));
+                    return self.drop_connection(id);
+                }
+            }
+        }
+        if !open {
+            self.drop_connection(id);
+        }
+    }
+
+    fn act(&mut self, id: u64, message: ToRunner) {
+        if let ToRunner::Hello { epoch, slots, .. } = message {
+            return self.hello(id, epoch, slots);
+        }
+        if self.current != Some(id) {
+            return self.drop_connection(id);
+        }
+        match message {
+            ToRunner::Hello { .. } => {}
+            ToRunner::Context { context, env, cwd } => {
+                self.contexts.insert(context, Rc::new(Context::new(env, cwd)));
+            }
+            ToRunner::Forget { context } => {
+                self.contexts.remove(&context);
+            }
+            ToRunner::Start(start) => self.enqueue(id, start),
+            ToRunner::Stop { key, kill } => self.stop(key, kill),
+            ToRunner::Ack { keys } => self.acknowledge(&keys),
+        }
+    }
+
+    /// A coordinator introduces itself. Whoever was here before it is gone before it gets an answer.
+    fn hello(&mut self, id: u64, epoch: i64, slots: u32) {
+        if self.current == Some(id) {
+            return self.drop_connection(id);
+        }
+        if epoch < self.epoch {
+            self.say(id, &FromRunner::Refused { epoch: self.epoch });
+            if let Some(connection) = self.connections.iter_mut().find(|c| c.id == id) {
+                connection.closing = true;
+            }
+            return;
+        }
+        if let Some(older) = self.current {
+            self.drop_connection(older);
+        }
+        if epoch > self.epoch {
+            self.journal.epoch(epoch);
+            self.epoch = epoch;
+        }
+        self.current = Some(id);
+        self.set_slots(slots);
+        self.welcome(id);
+    }
+
+    fn welcome(&mut self, id: u64) {
+        let state = |place: &Place| match place {
+            Place::Queued => KnownState::Queued,
+            Place::Running(_) | Place::Remnant => KnownState::Running,
+            Place::Ended(_) => KnownState::Ended,
+        };
+        let mut attempts: Vec<Known> = self
+            .known
+            .iter()
+            .map(|(key, place)| Known {
+                key: *key,
+                state: state(place),
+            })
+            .collect();
+        attempts.sort_unstable_by_key(|known| known.key);
+        let ended: Vec<AttemptKey> = attempts
+            .iter()
+            .filter(|known| known.state == KnownState::Ended)
+            .map(|known| known.key)
+            .collect();
+        let boot_id = self.boot_id.clone();
+        self.say(
+            id,
+            &FromRunner::Welcome {
+                protocol: PROTOCOL,
+                boot_id,
+                pid: std::process::id(),
+                attempts,
+            },
+        );
+        for key in ended {
+            if let Some(Place::Ended(json)) = self.known.get(&key)
+                && let Some(connection) = self.connections.iter_mut().find(|c| c.id == id)
+                && let Err(error) = connection.say(json)
+            {
+                complain("tell an outcome", &io::Error::other(error));
+            }
+        }
+    }
+
+    /// Makes room for that many attempts' descriptors; attempts themselves keep the limit they would have had.
+    fn set_slots(&mut self, slots: u32) {
+        const FILES_PER_ATTEMPT: u64 = 6;
+        const FILES_OF_ITS_OWN: u64 = 64;
+        self.slots = usize::try_from(slots).unwrap_or(usize::MAX).max(1);
+        let limit = getrlimit(Resource::Nofile);
+        let needed = u64::from(slots) * FILES_PER_ATTEMPT + FILES_OF_ITS_OWN;
+        if limit.current.is_some_and(|current| current < needed) {
+            let raised = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
+            self.files_limit.get_or_insert(limit);
+            let _ = setrlimit(
+                Resource::Nofile,
+                Rlimit {
+                    current: Some(raised),
+                    maximum: limit.maximum,
+                },
+            );
+        }
+    }
+
+    fn enqueue(&mut self, id: u64, start: Box<Start>) {
+        // Started once, ever: whatever is known under this key is that one time.
+        if self.known.contains_key(&start.key) {
+            return;
+        }
+        self.known.insert(start.key, Place::Queued);
+        let context = self.contexts.get(&start.context).cloned();
+        let owner = start.tied.then_some(id);
+        self.queue.push_back(Queued {
+            start,
+            context,
+            owner,
+        });
+    }
+
+    fn stop(&mut self, key: AttemptKey, kill: bool) {
+        match self.known.get(&key) {
+            Some(Place::Queued) => {
+                self.queue.retain(|queued| queued.start.key != key);
+                self.conclude(never_started(key, Outcome::NeverStarted));
+            }
+            Some(Place::Running(number)) => self.begin_stop(*number, Cause::Stop, kill),
+            Some(Place::Remnant | Place::Ended(_)) | None => {}
+        }
+    }
+
+    fn acknowledge(&mut self, keys: &[AttemptKey]) {
+        for key in keys {
+            if matches!(self.known.get(key), Some(Place::Ended(_))) {
+                self.known.remove(key);
+                self.journal.acknowledged(std::iter::once(*key));
+            }
+        }
+    }
+
+    /// Forgets a connection, with everything it still had to say, and ends what was tied to it.
+    pub(crate) fn drop_connection(&mut self, id: u64) {
+        self.connections.retain(|connection| connection.id != id);
+        if self.current != Some(id) {
+            return;
+        }
+        self.current = None;
+        self.contexts.clear();
+        let (tied, rest) = std::mem::take(&mut self.queue)
+            .into_iter()
+            .partition(|q| q.owner == Some(id));
+        self.queue = rest;
+        for queued in tied {
+            self.conclude(never_started(queued.start.key, Outcome::OwnerGone));
+        }
+        let tied = self
+            .attempts
+            .iter()
+            .filter(|(_, attempt)| attempt.owner == Some(id));
+        for number in tied.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.begin_stop(number, Cause::OwnerGone, false);
+        }
+    }
+
+    /// Records an outcome and tells whoever is there; it stays known until acknowledged.
+    pub(crate) fn conclude(&mut self, ended: Ended) {
+        let key = ended.key;
+        let json = match serde_json::to_string(&FromRunner::Ended(Box::new(ended))) {
+            Ok(json) => json,
+            Err(error) => return complain("put an outcome into words", &error.into()),
+        };
+        self.journal.ended(&json);
+        if let Some(connection) = self.connections.iter_mut().find(|c| Some(c.id) == self.current)
+            && let Err(error) = connection.say(&json)
+        {
+            complain("tell an outcome", &io::Error::other(error));
+        }
+        self.known.insert(key, Place::Ended(json));
+    }
+
+    fn say(&mut self, id: u64, message: &FromRunner) {
+        let Some(connection) = self.connections.iter_mut().find(|c| c.id == id) else {
+            return;
+        };
+        let said = serde_json::to_string(message).map_err(io::Error::from);
+        if let Err(error) = said.and_then(|json| connection.say(&json).map_err(io::Error::other)) {
+            complain("answer", &error);
+        }
+    }
+
+    pub(crate) fn say_to_current(&mut self, message: &FromRunner) {
+        if let Some(id) = self.current {
+            self.say(id, message);
+        }
+    }
+
+    /// Ends the turn. True if more could be started at once.
+    pub(crate) fn end_turn(&mut self) -> bool {
+        self.send_signals();
+        let batch = self.next_batch();
+        let flushed = self.journal.flush();
+        if let Err(error) = &flushed {
+            complain("write the journal", error);
+        }
+        self.send();
+        for queued in batch {
+            match &flushed {
+                Ok(()) => self.start(queued),
+                Err(error) => {
+                    let why = format!("cannot write the start journal: {error}");
+                    self.conclude(never_started(queued.start.key, Outcome::Broken { why }));
+                }
+            }
+        }
+        self.send();
+        !self.queue.is_empty() && self.attempts.len() < self.slots
+    }
+
+    /// The attempts whose turn it is, with their intent in the journal.
+    fn next_batch(&mut self) -> Vec<Queued> {
+        let free = self.slots.saturating_sub(self.attempts.len());
+        let count = free.min(self.queue.len()).min(STARTS_PER_TURN);
+        let batch: Vec<Queued> = self.queue.drain(..count).collect();
+        let started_ms = if batch.is_empty() { 0 } else { wall_ms() };
+        for Queued { start, .. } in &batch {
+            let (key, log, session) = (start.key, start.log.clone(), self.session);
+            self.journal.starting(&Opened {
+                key,
+                started_ms,
+                session,
+                log,
+                leader: None,
+            });
+        }
+        batch
+    }
+
+    fn start(&mut self, queued: Queued) {
+        let key = queued.start.key;
+        if self.instant {
+            let now = wall_ms();
+            let outcome = Outcome::Exited { code: 0 };
+            return self.conclude(Ended {
+                started_ms: now,
+                ended_ms: now,
+                ..never_started(key, outcome)
+            });
+        }
+        if let Err(why) = self.try_start(queued) {
+            self.conclude(never_started(key, Outcome::Broken { why }));
+        }
+    }
+
+    fn try_start(&mut self, queued: Queued) -> Result<(), String> {
+        let Queued {
+            start,
+            context,
+            owner,
+        } = queued;
+        let context = context.ok_or_else(|| format!("context {} was never sent", start.context))?;
+        if !is_inside(Path::new(&start.log)) {
+            return Err(format!(
+                "the log's name `{}` leads out of the log directory",
+                start.log
+            ));
+        }
+        let raised = self.files_limit.map(|own| (getrlimit(Resource::Nofile), own));
+        if let Some((_, own)) = raised {
+            let _ = setrlimit(Resource::Nofile, own);
+        }
+        let started = Attempt::start(start, &context, &self.logs, &self.spawner, &mut self.strays);
+        if let Some((raised, _)) = raised {
+            let _ = setrlimit(Resource::Nofile, raised);
+        }
+        let (mut attempt, leader) = started?;
+        attempt.owner = owner;
+        let (key, number) = (attempt.key(), self.next_number());
+        // Told with the next turn's lines: the watch timer makes sure that there is one soon.
+        self.journal.started(key, leader);
+        let watched = epoll::add(
+            &self.epoll,
+            &attempt.pidfd,
+            token(Kind::Leader, number),
+            EventFlags::IN,
+        );
+        let fed = match &attempt.feed {
+            Some(feed) => epoll::add(
+                &self.epoll,
+                &feed.pipe,
+                token(Kind::Stdin, number),
+                EventFlags::OUT,
+            ),
+            None => Ok(()),
+        };
+        self.known.insert(key, Place::Running(number));
+        self.put_back(number, attempt);
+        if let Err(error) = watched.and(fed) {
+            complain("watch a process", &error.into());
+            self.begin_stop(number, Cause::Stop, true);
+        }
+        Ok(())
+    }
+
+    /// Sends what was said, and waits for room where a peer is slow.
+    fn send(&mut self) {
+        let mut gone = Vec::new();
+        for connection in &mut self.connections {
+            match connection.send() {
+                Err(_) => gone.push(connection.id),
+                Ok(done) if done && connection.closing => gone.push(connection.id),
+                Ok(done) if done == connection.waits_to_write => {
+                    let writing = if done {
+                        EventFlags::empty()
+                    } else {
+                        EventFlags::OUT
+                    };
+                    let flags = EventFlags::IN | EventFlags::RDHUP | writing;
+                    let data = token(Kind::Connection, connection.id);
+                    match epoll::modify(self.epoll.as_fd(), connection.fd(), data, flags) {
+                        Ok(()) => connection.waits_to_write = !done,
+                        Err(_) => gone.push(connection.id),
+                    }
+                }
+                Ok(_) => {}
+            }
+        }
+        for id in gone {
+            self.drop_connection(id);
+        }
+    }
+}
+
+/// The outcome of an attempt of which no process ever ran.
+fn never_started(key: AttemptKey, outcome: Outcome) -> Ended {
+    let log = LogSummary::default();
+    Ended {
+        key,
+        outcome,
+        started_ms: 0,
+        ended_ms: wall_ms(),
+        log,
+        outputs: None,
+    }
+}
+
+fn is_inside(path: &Path) -> bool {
+    path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Standard error is `runner.log`.
+pub(crate) fn complain(what: &str, error: &io::Error) {
+    eprintln!("cis runner: cannot {what}: {error}");
+}

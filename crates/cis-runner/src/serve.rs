@@ -1,0 +1,208 @@
+//! The runner process: its lock, its place, its loop, and when it goes.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventFlags};
+use rustix::io::Errno;
+use rustix::time::Timespec;
+
+use crate::clock::{NS_PER_MS, boot_ns, pause};
+use crate::door;
+use crate::error::Error;
+use crate::journal::Journal;
+use crate::runner::{Kind, Parts, Runner, complain, token};
+use crate::spawn::Spawner;
+use crate::stray::{Cookies, Strays};
+
+/// The lock's name in the data directory: whoever holds it is the runner.
+pub(crate) const LOCK: &str = "runner.lock";
+
+/// A benchmark aid: with `CIS_RUNNER_INSTANT=1` in its environment a runner journals attempts and answers that
+/// they exited with 0, without starting anything. What a coordinator then takes per task is its own share.
+pub const INSTANT: &str = "CIS_RUNNER_INSTANT";
+
+/// A runner nobody needs goes after this long.
+const IDLE_NS: u64 = 3_000 * NS_PER_MS;
+
+/// How often the runner looks after itself even when nothing happens: orphans that died, the directory. It also
+/// bounds how late a timeout is noticed after a suspend, which the kernel's own timers do not count.
+const CHORES_NS: u64 = 10_000 * NS_PER_MS;
+
+/// Serves a data directory until nobody needs it: to be called by a process that does nothing else.
+pub fn run(data_dir: &Path) -> Result<(), Error> {
+    let place = Place::take(data_dir)?;
+    let mut runner = place.runner()?;
+    place.serve(&mut runner)
+}
+
+/// The data directory, held.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    directory: OwnedFd,
+    identity: (u64, u64),
+    _lock: File,
+}
+
+impl Place {
+    /// Takes the directory for this process, or says that another has it.
+    fn take(data_dir: &Path) -> Result<Place, Error> {
+        let shown = data_dir.display();
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(data_dir)
+            .map_err(|error| Error::io(format!("make `{shown}`"), error))?;
+        let opened = |error| Error::io(format!("open `{shown}`"), error);
+        let path = data_dir.canonicalize().map_err(opened)?;
+        let directory = door::open_directory(&path).map_err(opened)?;
+        let meta = path.metadata().map_err(opened)?;
+        let lock = take_lock(&path)?;
+        Ok(Place {
+            path,
+            directory,
+            identity: (meta.dev(), meta.ino()),
+            _lock: lock,
+        })
+    }
+
+    /// Makes this process a runner.
+    fn runner(&self) -> Result<Runner, Error> {
+        // Fails only for a process that leads a group already, as one started from a shell does.
+        let _ = rustix::process::setsid();
+        let us = rustix::process::getpid();
+        rustix::process::set_child_subreaper(Some(us)).map_err(|e| Error::io("adopt orphans", e))?;
+        rustix::process::chdir("/").map_err(|error| Error::io("enter `/`", error))?;
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .map_err(|error| Error::io("read the boot id", error))?;
+        let boot_id = boot_id.trim().to_owned();
+        let journal_path = self.path.join("runner.journal");
+        let (journal, recalled) = Journal::open(&journal_path, &boot_id)
+            .map_err(|error| Error::io(format!("open `{}`", journal_path.display()), error))?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| Error::io("make an epoll", error))?;
+        let listener = door::listen(self.directory.as_fd())
+            .map_err(|error| Error::io(format!("listen in `{}`", self.path.display()), error))?;
+        epoll::add(&epoll, &listener, token(Kind::Listener, 0), EventFlags::IN)
+            .map_err(|error| Error::io("watch the socket", error))?;
+        let (device, inode) = self.identity;
+        let strays = Strays::new(Cookies::new(device, inode));
+        let session = rustix::process::getsid(None).map_or(0, |pid| pid.as_raw_nonzero().get());
+        Ok(Runner::new(Parts {
+            epoll,
+            listener,
+            journal,
+            recalled,
+            strays: strays.map_err(|error| Error::io("read `/proc`", error))?,
+            spawner: Spawner::new().map_err(|error| Error::io("prepare to start processes", error))?,
+            logs: self.path.join("logs"),
+            boot_id,
+            session,
+            instant: std::env::var_os(INSTANT).is_some_and(|value| value == "1"),
+        }))
+    }
+
+    fn serve(&self, runner: &mut Runner) -> Result<(), Error> {
+        let mut events = [const { MaybeUninit::<Event>::uninit() }; 64];
+        let mut idle_since_ns = Some(boot_ns());
+        let mut chores_ns = boot_ns() + CHORES_NS;
+        let mut hurry = false;
+        loop {
+            let now_ns = boot_ns();
+            let timer = runner.timers.peek().map(|entry| entry.0.0);
+            let idle = idle_since_ns.map(|since| since + IDLE_NS);
+            let due = [timer, runner.remnants.due_ns(), idle]
+                .into_iter()
+                .flatten()
+                .fold(chores_ns, u64::min);
+            let wait_ns = if hurry { 0 } else { due.saturating_sub(now_ns) };
+            match epoll::wait(&runner.epoll, &mut events, Some(&timespec(wait_ns))) {
+                Ok((ready, _)) => ready.iter().for_each(|event| runner.handle(*event)),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(Error::io("wait for events", error)),
+            }
+            let now_ns = boot_ns();
+            runner.run_timers(now_ns);
+            hurry = runner.end_turn();
+            if !runner.is_idle() {
+                idle_since_ns = None;
+            } else if now_ns.saturating_sub(*idle_since_ns.get_or_insert(now_ns)) >= IDLE_NS {
+                if self.leave(runner) {
+                    return Ok(());
+                }
+                idle_since_ns = Some(now_ns);
+            }
+            if now_ns >= chores_ns {
+                chores_ns = now_ns + CHORES_NS;
+                runner.strays.reap();
+                if self.has_vanished() && !runner.has_connections() && runner.attempts.is_empty() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Closes the door, unless someone is standing in it. True if the runner may go.
+    fn leave(&self, runner: &mut Runner) -> bool {
+        // Gone already if the directory is.
+        let _ = std::fs::remove_file(door::short_path(self.directory.as_fd(), door::SOCKET));
+        runner.accept();
+        if !runner.has_connections() {
+            return true;
+        }
+        match door::listen(self.directory.as_fd()) {
+            Ok(listener) => {
+                let added = epoll::add(&runner.epoll, &listener, token(Kind::Listener, 0), EventFlags::IN);
+                if let Err(error) = added {
+                    complain("watch the socket", &error.into());
+                }
+                runner.replace_listener(listener);
+            }
+            Err(error) => complain("listen again", &error),
+        }
+        false
+    }
+
+    fn has_vanished(&self) -> bool {
+        self.path
+            .metadata()
+            .map_or(true, |meta| (meta.dev(), meta.ino()) != self.identity)
+    }
+}
+
+/// Takes the lock for life. A client that asks whether it is free holds it for a moment, hence the patience.
+fn take_lock(directory: &Path) -> Result<File, Error> {
+    const TRIES: u32 = 50;
+    const BETWEEN: Duration = Duration::from_millis(2);
+    let path = directory.join(LOCK);
+    let opened = |error| Error::io(format!("lock `{}`", path.display()), error);
+    let lock = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path);
+    let lock = lock.map_err(opened)?;
+    for _ in 0..TRIES {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::WouldBlock) => pause(BETWEEN),
+            Err(TryLockError::Error(error)) => return Err(opened(error)),
+        }
+    }
+    Err(Error::AlreadyRunning(directory.to_owned()))
+}
+
+/// Rounded up: waking a moment early would only mean waiting again.
+fn timespec(wait_ns: u64) -> Timespec {
+    let wait_ms = wait_ns.div_ceil(NS_PER_MS);
+    Timespec {
+        tv_sec: i64::try_from(wait_ms / 1000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(wait_ms % 1000).unwrap_or(0) * 1_000_000,
+    }
+}
