@@ -1,0 +1,338 @@
+//! The store port: a small set of domain operations. Each is atomic, durable when it answers (at the store's
+//! durability), and safe to ask again after a lost answer.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+
+use cis_core::dag::Dag;
+use cis_core::dag::plan::Plan;
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{DagId, Epoch, ExecutionId, Fence, Revision, RunId, RunKey, Scope, TaskIx};
+use cis_core::retry::Failure;
+use cis_core::run::{RunStatus, StopReason};
+use cis_core::source::Timestamp;
+use cis_core::task::TaskStatus;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What a store can say no with.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The rules say no; nothing changed.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The database says no; nothing changed.
+    #[error("{0}")]
+    Database(String),
+    /// The store has shut down.
+    #[error("the store is closed")]
+    Closed,
+}
+
+impl From<StoreError> for Refusal {
+    fn from(e: StoreError) -> Self {
+        match e {
+            StoreError::Refused(refusal) => refusal,
+            StoreError::Database(why) => Self::new(ErrorCode::Unavailable, format!("the database failed: {why}")),
+            StoreError::Closed => Self::new(ErrorCode::Unavailable, "the store is closed"),
+        }
+    }
+}
+
+/// What an operation answers.
+pub type Answer<T> = Result<T, StoreError>;
+
+/// The operations the engine is built on.
+pub trait Store: Send + Sync + 'static {
+    /// Begins a coordinator's life: a higher epoch, and every attempt the store believes is live.
+    fn open_epoch(&self, now: Timestamp) -> impl Future<Output = Answer<Opening>> + Send;
+    /// Publishes a definition; the same content again is the same revision.
+    fn publish(&self, request: Publish) -> impl Future<Output = Answer<Published>> + Send;
+    /// Confirms or rejects a revision; the same decision again is the same answer.
+    fn settle(&self, request: Settle) -> impl Future<Output = Answer<Settled>> + Send;
+    /// Creates a run of a confirmed revision; the same run id again is the same run.
+    fn start_run(&self, request: StartRun) -> impl Future<Output = Answer<RunRef>> + Send;
+    /// Records how attempts ended, lets their dependents go, and claims what is next: one transaction.
+    fn advance(&self, request: Advance) -> impl Future<Output = Answer<Advanced>> + Send;
+    /// Commits that a run is to stop, for a reason.
+    fn stop_run(&self, run: RunKey, reason: StopReason, now: Timestamp)
+    -> impl Future<Output = Answer<RunStatus>> + Send;
+    /// Does one bounded chunk of the large steps that are under way.
+    fn work(&self, now: Timestamp) -> impl Future<Output = Answer<Worked>> + Send;
+    /// Does what has become due: backoffs over, timeouts, expiries.
+    fn sweep(&self, now: Timestamp) -> impl Future<Output = Answer<Swept>> + Send;
+    /// Notes that processes have started; changes no state.
+    fn note_started(&self, started: Vec<Started>) -> impl Future<Output = Answer<()>> + Send;
+}
+
+/// A definition as the store hands it out: parsed once, shared.
+#[derive(Debug)]
+pub struct Definition {
+    pub key: i64,
+    pub revision: Revision,
+    pub dag: Arc<Dag>,
+    pub plan: Plan,
+}
+
+/// What a coordinator finds when its life begins.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    pub epoch: Epoch,
+    pub live: Vec<LiveAttempt>,
+    /// Runs that are not over and belong to a foreground process.
+    pub attached: Vec<RunRef>,
+    /// How many runs are not over.
+    pub unfinished: u32,
+}
+
+/// An attempt the store believes is running.
+#[derive(Debug, Clone)]
+pub struct LiveAttempt {
+    pub execution: ExecutionId,
+    pub fence: Fence,
+    pub run: RunKey,
+    pub status: TaskStatus,
+    /// When it was claimed.
+    pub claimed_at: Timestamp,
+    /// What starting it needs, should the runner never have heard of it.
+    pub claim: Arc<Claimed>,
+}
+
+/// A definition to publish.
+#[derive(Debug, Clone)]
+pub struct Publish {
+    pub dag: Arc<Dag>,
+    pub content_hash: String,
+    /// Other content under a known id: a new revision, or a `ContentConflict`?
+    pub new_revision: bool,
+    pub by: String,
+    pub now: Timestamp,
+    pub expires_at: Option<Timestamp>,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// False: this content was already there.
+    pub created: bool,
+    pub definition: i64,
+    pub scope: Scope,
+    pub dag_id: DagId,
+    pub revision: Revision,
+    pub status: RevisionStatus,
+    pub content_hash: String,
+}
+
+/// Where a revision stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RevisionStatus {
+    Pending,
+    Confirmed,
+    Rejected,
+    Expired,
+}
+
+impl RevisionStatus {
+    /// The word stores and people use.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Confirmed => "confirmed",
+            Self::Rejected => "rejected",
+            Self::Expired => "expired",
+        }
+    }
+
+    /// The status with this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Pending, Self::Confirmed, Self::Rejected, Self::Expired].into_iter().find(|s| s.word() == word)
+    }
+}
+
+/// A decision about a revision.
+#[derive(Debug, Clone)]
+pub struct Settle {
+    pub definition: i64,
+    /// Confirm exactly this content.
+    pub content_hash: String,
+    pub confirm: bool,
+    pub by: String,
+    pub now: Timestamp,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settled {
+    pub status: RevisionStatus,
+    /// False: it had been decided so before.
+    pub changed: bool,
+}
+
+/// What a run does with one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fate {
+    Run,
+    /// Completed in the run this one resumes: taken over with its outputs.
+    Carry,
+    /// Not selected: skipped, and its dependents go on.
+    Leave,
+}
+
+/// A run to create.
+#[derive(Debug, Clone)]
+pub struct StartRun {
+    pub run_id: RunId,
+    pub definition: i64,
+    pub params: Value,
+    pub max_parallel: Option<u32>,
+    /// A foreground process owns it; it ends with that process.
+    pub attached: bool,
+    /// One per task; `None` means run them all.
+    pub fates: Option<Vec<Fate>>,
+    /// The run whose completed tasks are carried over.
+    pub resumed_from: Option<RunKey>,
+    /// Start only if no run of this definition was started by its confirmation yet; else answer that run.
+    pub by_confirmation: bool,
+    pub by: String,
+    pub now: Timestamp,
+}
+
+/// Which run: for people, for machines, for the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRef {
+    pub key: RunKey,
+    pub run_id: RunId,
+    pub dag_id: DagId,
+    pub scope: Scope,
+    pub number: i64,
+    pub status: RunStatus,
+}
+
+/// Attempts that ended, and what to claim next.
+#[derive(Debug, Clone)]
+pub struct Advance {
+    pub reports: Vec<Report>,
+    pub claim: Option<Claim>,
+    pub now: Timestamp,
+}
+
+/// How one attempt ended.
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub execution: ExecutionId,
+    pub fence: Fence,
+    pub ending: Ending,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Timestamp,
+    pub exit_code: Option<i32>,
+    /// The last few KiB of each stream.
+    pub output: String,
+    pub error: String,
+    pub log_bytes: u64,
+    pub log_cut_bytes: u64,
+    pub outputs: Option<Value>,
+    /// For the jitter of a retry.
+    pub random: u64,
+}
+
+/// What an attempt came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    Succeeded,
+    Failed { failure: Failure, why: Option<String> },
+    /// Ended because it was told to, or never begun because of that.
+    Stopped,
+}
+
+/// What to claim.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    pub epoch: Epoch,
+    pub holder: String,
+    pub limit: u32,
+    /// Kinds the claimant can do.
+    pub kinds: Vec<&'static str>,
+    /// Scopes it may touch; `None` means any.
+    pub scopes: Option<Vec<Scope>>,
+}
+
+/// What an advance did.
+#[derive(Debug, Clone, Default)]
+pub struct Advanced {
+    /// Per report: was it recorded, or was its fence stale?
+    pub recorded: Vec<Recorded>,
+    pub claimed: Vec<Arc<Claimed>>,
+    /// Runs that reached their end in this transaction.
+    pub ended: Vec<RunRef>,
+    /// Attempts that must be stopped now (their run is stopping).
+    pub stop: Vec<(ExecutionId, Fence)>,
+    /// Something must be swept no later than this.
+    pub next_due: Option<Timestamp>,
+    /// Large steps are under way: call `work`.
+    pub more_work: bool,
+}
+
+/// What became of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    Now(TaskStatus),
+    /// Stale fence, or over already: nothing changed.
+    Stale,
+}
+
+/// A task somebody holds the claim for.
+#[derive(Debug)]
+pub struct Claimed {
+    pub execution: ExecutionId,
+    pub fence: Fence,
+    pub attempt: u32,
+    pub task: TaskIx,
+    pub run: Arc<RunInfo>,
+    /// Outputs of the tasks before it, if a template of its asks for them.
+    pub upstream: BTreeMap<String, Value>,
+}
+
+/// What every task of a run shares.
+#[derive(Debug)]
+pub struct RunInfo {
+    pub key: RunKey,
+    pub run_id: RunId,
+    pub number: i64,
+    pub attached: bool,
+    pub params: Value,
+    pub definition: Arc<Definition>,
+}
+
+impl Claimed {
+    /// The task's definition.
+    pub fn task(&self) -> &cis_core::dag::Task {
+        &self.run.definition.dag.tasks[self.task.index()]
+    }
+}
+
+/// What one chunk of work did.
+#[derive(Debug, Clone, Default)]
+pub struct Worked {
+    pub more: bool,
+    pub stop: Vec<(ExecutionId, Fence)>,
+    pub ended: Vec<RunRef>,
+    pub next_due: Option<Timestamp>,
+}
+
+/// What a sweep did.
+#[derive(Debug, Clone, Default)]
+pub struct Swept {
+    pub ended: Vec<RunRef>,
+    pub next_due: Option<Timestamp>,
+    pub more_work: bool,
+}
+
+/// A process that has started.
+#[derive(Debug, Clone, Copy)]
+pub struct Started {
+    pub execution: ExecutionId,
+    pub fence: Fence,
+    pub at: Timestamp,
+}

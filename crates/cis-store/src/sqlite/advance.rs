@@ -1,0 +1,182 @@
+//! Recording how attempts ended: stale fences change nothing, everything else is one decision, one guarded
+//! update and one event; what it makes ready can be claimed in the same transaction.
+
+use cis_core::error::Refusal;
+use cis_core::id::{RunKey, TaskIx, Version};
+use cis_core::retry::{self, Decision, Failure};
+use cis_core::source::Millis;
+use cis_core::task::{TaskMove, TaskStatus};
+use rusqlite::{OptionalExtension, params};
+use serde_json::{Map, Value, json};
+
+use super::tasks::{self, TaskRow};
+use super::tx::{Tx, parsed};
+use super::{claim, steps};
+use crate::port::{Advance, Advanced, Answer, Ending, Recorded, Report};
+
+/// See [`crate::Store::advance`].
+pub(super) fn advance(tx: &mut Tx<'_>, request: Advance) -> Answer<Advanced> {
+    let mut recorded = Vec::with_capacity(request.reports.len());
+    for report in &request.reports {
+        recorded.push(record(tx, report)?);
+    }
+    let claimed = match &request.claim {
+        Some(claim) if claim.limit > 0 => claim::claim(tx, claim)?,
+        _ => Vec::new(),
+    };
+    Ok(Advanced {
+        recorded,
+        claimed,
+        ended: std::mem::take(&mut tx.ended),
+        stop: std::mem::take(&mut tx.stop),
+        next_due: tx.next_due,
+        more_work: steps::under_way(tx)?,
+    })
+}
+
+/// A live attempt.
+struct Live {
+    task: TaskRow,
+    attempt: u32,
+    free_tries: u32,
+}
+
+fn record(tx: &mut Tx<'_>, report: &Report) -> Answer<Recorded> {
+    let Some(live) = live(tx, report)? else { return Ok(Recorded::Stale) };
+    let (step, wait) = judge(tx, &live, report)?;
+    let status = write(tx, &live, report, step, wait)?;
+    let (run, ix) = (live.task.run, live.task.ix);
+    if status.is_terminal() {
+        tasks::leave_window(tx, run)?;
+        tasks::ended(tx, run, ix, status)?;
+    } else if wait > Millis(0) {
+        tasks::leave_window(tx, run)?;
+    }
+    Ok(Recorded::Now(status))
+}
+
+/// The attempt the report is about, if its fence still holds.
+fn live(tx: &mut Tx<'_>, report: &Report) -> Answer<Option<Live>> {
+    let row = tx
+        .conn
+        .prepare_cached(
+            "SELECT run_key, status, version, attempt, free_tries FROM task_executions
+             WHERE execution_id = ?1 AND fence = ?2 AND status IN ('running', 'cancelling')",
+        )?
+        .query_row(params![report.execution.0, report.fence.0], |row| {
+            let status = parsed(row, 1, TaskStatus::from_word)?;
+            Ok((RunKey(row.get(0)?), status, Version(row.get(2)?), row.get(3)?, row.get(4)?))
+        })
+        .optional()?;
+    let Some((run, status, version, attempt, free_tries)) = row else { return Ok(None) };
+    let ix: TaskIx = tx.run(run)?.ix(report.execution);
+    let task = TaskRow { execution: report.execution, run, ix, status, version };
+    Ok(Some(Live { task, attempt, free_tries }))
+}
+
+/// The move that follows, and how long to wait if it is another try.
+fn judge(tx: &mut Tx<'_>, live: &Live, report: &Report) -> Answer<(TaskMove, Millis)> {
+    let stopping = live.task.status == TaskStatus::Cancelling;
+    let failure = match &report.ending {
+        Ending::Succeeded => return Ok((TaskMove::Succeed, Millis(0))),
+        Ending::Stopped if stopping => return Ok((TaskMove::Stopped, Millis(0))),
+        // Stopped though nobody asked: someone else ended it.
+        Ending::Stopped => Failure::Interrupted,
+        Ending::Failed { failure: Failure::Exit(_) | Failure::Broken, .. } if stopping => {
+            return Ok((TaskMove::Fail, Millis(0)));
+        }
+        Ending::Failed { .. } if stopping => return Ok((TaskMove::Stopped, Millis(0))),
+        Ending::Failed { failure, .. } => *failure,
+    };
+    let definition = tx.run(live.task.run)?.definition().clone();
+    let task = &definition.dag.tasks[live.task.ix.index()];
+    let used = live.attempt - live.free_tries;
+    Ok(match retry::decide(task.more().retry.as_ref(), task.idempotent, used, failure, report.random) {
+        Decision::TryAgain { wait } => (TaskMove::TryAgain, wait),
+        Decision::Failed => (TaskMove::Fail, Millis(0)),
+        Decision::TimedOut => (TaskMove::TimeOut, Millis(0)),
+    })
+}
+
+fn write(tx: &mut Tx<'_>, live: &Live, report: &Report, step: TaskMove, wait: Millis) -> Answer<TaskStatus> {
+    let task = live.task;
+    let to = task.status.after(step).map_err(Refusal::from)?;
+    let again = to == TaskStatus::Ready;
+    let not_before = (again && wait > Millis(0)).then(|| tx.now.after(wait));
+    if let Some(at) = not_before {
+        tx.due(at);
+    }
+    let free = again && matches!(report.ending, Ending::Failed { failure: Failure::Interrupted, .. } | Ending::Stopped)
+        && wait == Millis(0);
+    let order = if again { tx.ready_order()? } else { 0 };
+    let deadline = if again { tasks::queue_deadline(tx, task.run, task.ix)? } else { None };
+    let changed = tx
+        .conn
+        .prepare_cached(
+            "UPDATE task_executions SET status = ?4, version = version + 1, completed_at = ?5, exit_code = ?6,
+                    output = ?7, error = ?8, outputs_json = ?9, log_bytes = ?10, log_cut_bytes = ?11,
+                    started_at = ?12, cause = ?13, hold = ?14, not_before = ?15, free_tries = free_tries + ?16,
+                    ready_order = CASE WHEN ?4 = 'ready' THEN ?17 ELSE ready_order END, queue_deadline = ?18
+             WHERE execution_id = ?1 AND status = ?2 AND version = ?3 AND fence = ?19",
+        )?
+        .execute(params![
+            task.execution.0,
+            task.status.word(),
+            task.version.0,
+            to.word(),
+            to.is_terminal().then_some(report.ended_at.0),
+            report.exit_code,
+            non_empty(&report.output),
+            non_empty(&report.error),
+            report.outputs.as_ref().map(Value::to_string),
+            report.log_bytes,
+            report.log_cut_bytes,
+            report.started_at.map(|t| t.0),
+            cause(report),
+            if not_before.is_some() { 2 } else { 0 },
+            not_before.map(|t| t.0),
+            free,
+            order,
+            deadline.map(|t| t.0),
+            report.fence.0,
+        ])?;
+    tasks::guarded(changed, task)?;
+    let data = event_data(live, report, not_before.map(|t| t.0));
+    tx.event(task.run, Some(task.ix), Version(task.version.0 + 1), step.word(), to.word(), data.as_ref())?;
+    Ok(to)
+}
+
+fn non_empty(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+/// Why it did not succeed, in words.
+fn cause(report: &Report) -> Option<String> {
+    match &report.ending {
+        Ending::Succeeded => None,
+        Ending::Stopped => Some("stopped".to_owned()),
+        Ending::Failed { failure, why } => Some(why.clone().unwrap_or_else(|| match failure {
+            Failure::Exit(code) => format!("exit {code}"),
+            Failure::Broken => "could not be started".to_owned(),
+            Failure::Timeout => "ran over its time".to_owned(),
+            Failure::LeaseLost => "its holder's lease ran out".to_owned(),
+            Failure::Interrupted => "interrupted".to_owned(),
+        })),
+    }
+}
+
+/// What the event says beyond the move; nothing for a plain success, which is most of them.
+fn event_data(live: &Live, report: &Report, not_before: Option<i64>) -> Option<Value> {
+    let mut data = Map::new();
+    if let Some(cause) = cause(report) {
+        data.insert("attempt".into(), json!(live.attempt));
+        data.insert("cause".into(), json!(cause));
+    }
+    if let Some(code) = report.exit_code.filter(|code| *code != 0) {
+        data.insert("exit_code".into(), json!(code));
+    }
+    if let Some(at) = not_before {
+        data.insert("not_before".into(), json!(at));
+    }
+    (!data.is_empty()).then_some(Value::Object(data))
+}

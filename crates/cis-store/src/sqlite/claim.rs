@@ -1,0 +1,165 @@
+//! Taking ready tasks: the heads of the queues a claimant may take from, merged by priority and ready order.
+//!
+//! Only claimable tasks are in the index a claim reads, one stretch of it per queue, so neither finished tasks
+//! nor ready ones the claimant may not take cost it anything.
+
+use std::sync::Arc;
+
+use cis_core::dag::{Kind, Task};
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{Epoch, ExecutionId, Fence, RunKey, TaskIx, Version};
+use cis_core::run::RunMove;
+use cis_core::task::{TaskMove, TaskStatus};
+use cis_core::template::is_template;
+use rusqlite::params;
+use serde_json::json;
+
+use super::tasks::{self, TaskRow};
+use super::tx::Tx;
+use crate::port::{Answer, Claim, Claimed};
+
+/// A task at the head of its queue.
+struct Candidate {
+    execution: ExecutionId,
+    run: RunKey,
+    version: Version,
+    attempt: u32,
+    priority: i32,
+    ready_order: i64,
+}
+
+/// Claims up to `claim.limit` tasks.
+pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<Arc<Claimed>>> {
+    let mut candidates = Vec::new();
+    for queue in matching_queues(tx, claim)? {
+        heads(tx, queue, claim.limit, &mut candidates)?;
+    }
+    candidates.sort_by_key(|c| (-c.priority, c.ready_order, c.execution));
+    let mut claimed = Vec::new();
+    for candidate in candidates {
+        if claimed.len() >= claim.limit as usize {
+            break;
+        }
+        // Ready tasks of a stopping run are on their way to `cancelled`; starting them would be for nothing.
+        if !tx.run(candidate.run)?.is_stopping() {
+            claimed.push(take(tx, &candidate, claim)?);
+        }
+    }
+    Ok(claimed)
+}
+
+fn matching_queues(tx: &Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {
+    let mut statement = tx.conn.prepare_cached("SELECT queue_key, kind, scope FROM queues")?;
+    let mut rows = statement.query([])?;
+    let mut matching = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (kind, scope) = (row.get_ref(1)?.as_str(), row.get_ref(2)?.as_str());
+        let (kind, scope) = (kind.unwrap_or_default(), scope.unwrap_or_default());
+        let in_scope = claim.scopes.as_ref().is_none_or(|scopes| scopes.iter().any(|s| s.as_str() == scope));
+        if claim.kinds.contains(&kind) && in_scope {
+            matching.push(row.get(0)?);
+        }
+    }
+    Ok(matching)
+}
+
+fn heads(tx: &Tx<'_>, queue: i64, limit: u32, into: &mut Vec<Candidate>) -> Answer<()> {
+    let mut statement = tx.conn.prepare_cached(
+        "SELECT execution_id, run_key, version, attempt, priority, ready_order
+         FROM task_executions INDEXED BY tasks_claimable
+         WHERE queue_key = ?1 AND status = 'ready' AND hold = 0
+         ORDER BY priority DESC, ready_order LIMIT ?2",
+    )?;
+    let mut rows = statement.query(params![queue, limit])?;
+    while let Some(row) = rows.next()? {
+        into.push(Candidate {
+            execution: ExecutionId(row.get(0)?),
+            run: RunKey(row.get(1)?),
+            version: Version(row.get(2)?),
+            attempt: row.get(3)?,
+            priority: row.get(4)?,
+            ready_order: row.get(5)?,
+        });
+    }
+    Ok(())
+}
+
+fn take(tx: &mut Tx<'_>, candidate: &Candidate, claim: &Claim) -> Answer<Arc<Claimed>> {
+    let ix = tx.run(candidate.run)?.ix(candidate.execution);
+    let task = TaskRow {
+        execution: candidate.execution,
+        run: candidate.run,
+        ix,
+        status: TaskStatus::Ready,
+        version: candidate.version,
+    };
+    let to = task.status.after(TaskMove::Claim).map_err(Refusal::from)?;
+    let (fence, attempt) = (next_fence(tx, claim.epoch)?, candidate.attempt + 1);
+    let changed = tx
+        .conn
+        .prepare_cached(
+            "UPDATE task_executions SET status = 'running', version = version + 1, attempt = ?3, fence = ?4,
+                    holder = ?5, claimed_at = ?6, started_at = NULL, not_before = NULL
+             WHERE execution_id = ?1 AND status = 'ready' AND hold = 0 AND version = ?2",
+        )?
+        .execute(params![task.execution.0, task.version.0, attempt, fence.0, claim.holder, tx.now.0])?;
+    tasks::guarded(changed, task)?;
+    let version = Version(task.version.0 + 1);
+    // A first attempt is what a claim means; only later ones need a word.
+    let data = (attempt > 1).then(|| json!({"attempt": attempt}));
+    tx.event(task.run, Some(ix), version, TaskMove::Claim.word(), to.word(), data.as_ref())?;
+    begin_run(tx, task.run)?;
+    Ok(Arc::new(claimed(tx, task.run, task.execution, ix, fence, attempt)?))
+}
+
+/// The first claim of a run starts it, and its clock.
+fn begin_run(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
+    let now = tx.now;
+    let row = tx.run(run)?;
+    if row.started_at.is_some() {
+        return Ok(());
+    }
+    row.started_at = Some(now);
+    row.deadline = row.definition().dag.timeout.map(|limit| now.after(limit));
+    let deadline = row.deadline;
+    tx.move_run(run, RunMove::Start, None)?;
+    if let Some(at) = deadline {
+        tx.due(at);
+    }
+    Ok(())
+}
+
+/// Everything the holder of a claim needs to know.
+pub(super) fn claimed(
+    tx: &mut Tx<'_>,
+    run: RunKey,
+    execution: ExecutionId,
+    task: TaskIx,
+    fence: Fence,
+    attempt: u32,
+) -> Answer<Claimed> {
+    let info = tx.run(run)?.info.clone();
+    let wants_outputs = uses_templates(&info.definition.dag.tasks[task.index()]);
+    let upstream = if wants_outputs { tasks::upstream_outputs(tx, run, task)? } else { Default::default() };
+    Ok(Claimed { execution, fence, attempt, task, run: info, upstream })
+}
+
+fn uses_templates(task: &Task) -> bool {
+    let in_input = match &task.kind {
+        Kind::Skill(call) => is_template(&call.input.to_string()),
+        Kind::Shell { .. } => false,
+    };
+    in_input || task.more().env.values().any(|text| is_template(text))
+}
+
+/// The next fence of a coordinator's life. Refused if a later life has begun: its claims would be stale.
+fn next_fence(tx: &mut Tx<'_>, epoch: Epoch) -> Answer<Fence> {
+    let (current, used) = tx.memory.fences;
+    if current != epoch {
+        let why = format!("coordinator epoch {epoch} is over, {current} has begun");
+        return Err(Refusal::new(ErrorCode::LeaseExpired, why).into());
+    }
+    let next = used.checked_add(1).ok_or_else(|| Refusal::new(ErrorCode::Unavailable, "out of fences: restart"))?;
+    tx.memory.fences = (epoch, next);
+    Ok(Fence::new(epoch, next))
+}

@@ -1,0 +1,175 @@
+//! Publishing definitions and deciding about them.
+
+use std::sync::Arc;
+
+use cis_core::dag::stored;
+use cis_core::dag::plan::Plan;
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::Revision;
+use rusqlite::{OptionalExtension, params};
+use serde_json::json;
+
+use super::tx::{Tx, parsed};
+use crate::port::{Answer, Definition, Publish, Published, RevisionStatus, Settle, Settled};
+
+/// See [`crate::Store::publish`].
+pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
+    let dag_key = dag_key(tx, request)?;
+    if let Some(found) = same_content(tx, dag_key, request)? {
+        return Ok(found);
+    }
+    let revisions: i64 = tx
+        .conn
+        .prepare_cached("SELECT revisions FROM dags WHERE dag_key = ?1")?
+        .query_row([dag_key], |row| row.get(0))?;
+    if revisions > 0 && !request.new_revision {
+        refuse_other_content(tx, dag_key, request)?;
+    }
+    let revision = Revision(revisions + 1);
+    tx.conn
+        .prepare_cached(
+            "INSERT INTO dag_definitions (dag_key, revision, content_hash, tasks_json, tasks_count, target_node,
+                                          status, created_by, created_at, updated_at, expires_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'pending', ?7, ?8, ?8, ?9)",
+        )?
+        .execute(params![
+            dag_key,
+            revision.0,
+            request.content_hash,
+            stored::to_stored(&request.dag),
+            request.dag.tasks.len(),
+            request.dag.target_node,
+            request.by,
+            tx.now.0,
+            request.expires_at.map(|t| t.0),
+        ])?;
+    let key = tx.conn.last_insert_rowid();
+    tx.conn
+        .prepare_cached("UPDATE dags SET revisions = ?2, updated_at = ?3 WHERE dag_key = ?1")?
+        .execute(params![dag_key, revision.0, tx.now.0])?;
+    tx.definition_event(key, 1, "publish", "pending", &request.by)?;
+    if let Some(at) = request.expires_at {
+        tx.due(at);
+    }
+    let plan = Plan::new(&request.dag);
+    tx.remember_definition(Definition { key, revision, dag: Arc::clone(&request.dag), plan });
+    Ok(published(request, true, key, revision, RevisionStatus::Pending))
+}
+
+fn dag_key(tx: &Tx<'_>, request: &Publish) -> Answer<i64> {
+    let (dag_id, scope) = (request.dag.dag_id.as_str(), request.dag.scope.as_str());
+    tx.conn
+        .prepare_cached("INSERT INTO dags (scope, dag_id, updated_at) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING")?
+        .execute(params![scope, dag_id, tx.now.0])?;
+    Ok(tx
+        .conn
+        .prepare_cached("SELECT dag_key FROM dags WHERE scope = ?1 AND dag_id = ?2")?
+        .query_row(params![scope, dag_id], |row| row.get(0))?)
+}
+
+/// The revision that has this content and is open or confirmed. A rejected or expired one does not count: the
+/// same content may be asked for again.
+fn same_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<Option<Published>> {
+    let row = tx
+        .conn
+        .prepare_cached(
+            "SELECT definition_key, revision, status FROM dag_definitions
+             WHERE dag_key = ?1 AND content_hash = ?2 AND status IN ('pending', 'confirmed')
+             ORDER BY revision DESC LIMIT 1",
+        )?
+        .query_row(params![dag_key, request.content_hash], |row| {
+            Ok((row.get(0)?, Revision(row.get(1)?), parsed(row, 2, RevisionStatus::from_word)?))
+        })
+        .optional()?;
+    Ok(row.map(|(key, revision, status)| published(request, false, key, revision, status)))
+}
+
+fn refuse_other_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<()> {
+    let existing: String = tx
+        .conn
+        .prepare_cached("SELECT content_hash FROM dag_definitions WHERE dag_key = ?1 ORDER BY revision DESC LIMIT 1")?
+        .query_row([dag_key], |row| row.get(0))?;
+    let dag_id = &request.dag.dag_id;
+    let suggested = format!("{dag_id}-{}", &request.content_hash[..8]);
+    Err(Refusal::new(ErrorCode::ContentConflict, format!("`{dag_id}` exists with other content"))
+        .hint(format!("ask for a new revision (`--revision`), or publish it under another id, such as `{suggested}`"))
+        .details(json!({
+            "dag_id": dag_id,
+            "existing_hash": existing,
+            "published_hash": request.content_hash,
+            "suggested_id": suggested,
+        }))
+        .into())
+}
+
+fn published(request: &Publish, created: bool, key: i64, revision: Revision, status: RevisionStatus) -> Published {
+    Published {
+        created,
+        definition: key,
+        scope: request.dag.scope.clone(),
+        dag_id: request.dag.dag_id.clone(),
+        revision,
+        status,
+        content_hash: request.content_hash.clone(),
+    }
+}
+
+/// See [`crate::Store::settle`].
+pub(super) fn settle(tx: &mut Tx<'_>, request: &Settle) -> Answer<Settled> {
+    let (status, hash, version) = tx
+        .conn
+        .prepare_cached("SELECT status, content_hash, version FROM dag_definitions WHERE definition_key = ?1")?
+        .query_row([request.definition], |row| {
+            Ok((parsed(row, 0, RevisionStatus::from_word)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
+        })
+        .optional()?
+        .ok_or_else(|| Refusal::new(ErrorCode::NotFound, format!("no definition {}", request.definition)))?;
+    if hash != request.content_hash {
+        return Err(Refusal::new(ErrorCode::ContentConflict, "the content is not the one that was shown")
+            .details(json!({"expected": request.content_hash, "current": hash}))
+            .into());
+    }
+    let wanted = if request.confirm { RevisionStatus::Confirmed } else { RevisionStatus::Rejected };
+    if status == wanted {
+        return Ok(Settled { status, changed: false });
+    }
+    if status != RevisionStatus::Pending {
+        return Err(Refusal::new(
+            ErrorCode::InvalidTransition,
+            format!("the revision is {}, it cannot become {}", status.word(), wanted.word()),
+        )
+        .hint("publish it again to open a new request")
+        .details(json!({"from": status.word(), "to": wanted.word()}))
+        .into());
+    }
+    change_status(tx, request.definition, version, wanted)?;
+    tx.conn
+        .prepare_cached(
+            "INSERT INTO dag_confirmations (definition_key, content_hash, decision, decided_by, decided_at)
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![request.definition, hash, wanted.word(), request.by, tx.now.0])?;
+    let step = if request.confirm { "confirm" } else { "reject" };
+    tx.definition_event(request.definition, version + 1, step, wanted.word(), &request.by)?;
+    Ok(Settled { status: wanted, changed: true })
+}
+
+/// Lets a request nobody decided about run out.
+pub(super) fn expire(tx: &mut Tx<'_>, definition: i64, version: i64) -> Answer<()> {
+    change_status(tx, definition, version, RevisionStatus::Expired)?;
+    tx.definition_event(definition, version + 1, "expire", "expired", "cis")
+}
+
+fn change_status(tx: &Tx<'_>, definition: i64, version: i64, to: RevisionStatus) -> Answer<()> {
+    let changed = tx
+        .conn
+        .prepare_cached(
+            "UPDATE dag_definitions SET status = ?3, version = version + 1, updated_at = ?4
+             WHERE definition_key = ?1 AND version = ?2 AND status = 'pending'",
+        )?
+        .execute(params![definition, version, to.word(), tx.now.0])?;
+    if changed == 1 {
+        return Ok(());
+    }
+    Err(Refusal::new(ErrorCode::InvalidTransition, "the revision has been decided meanwhile").into())
+}

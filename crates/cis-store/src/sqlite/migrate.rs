@@ -1,0 +1,82 @@
+//! Opening the file: pragmas, and numbered migrations that are only ever appended.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use super::Durability;
+use crate::port::{Answer, StoreError};
+
+/// Every migration, in order. `PRAGMA user_version` counts how many have been applied.
+const MIGRATIONS: &[&str] = &[include_str!("schema/0001_init.sql")];
+
+/// Pages of write-ahead log before the writer folds them back into the file: about 16 MiB.
+const CHECKPOINT_PAGES: u32 = 4_000;
+
+/// Page cache of the writer, in KiB.
+const CACHE_KIB: u32 = 16_000;
+
+/// Opens `file` for writing and brings its schema up to date.
+pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
+    let mut conn = Connection::open(file)?;
+    let synchronous = match durability {
+        Durability::Power => "FULL",
+        Durability::Process => "NORMAL",
+    };
+    // A page of 4 KiB matches what the disk writes at once; WAL lets readers go on while one writes.
+    conn.execute_batch(&format!(
+        "PRAGMA journal_mode = WAL;
+         PRAGMA synchronous = {synchronous};
+         PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
+         PRAGMA cache_size = -{CACHE_KIB};
+         PRAGMA foreign_keys = ON;
+         PRAGMA temp_store = MEMORY;"
+    ))?;
+    // Readers never write, so this waits only for another process that ends its turn as the writer.
+    conn.busy_timeout(std::time::Duration::from_secs(10))?;
+    conn.set_prepared_statement_cache_capacity(96);
+    migrate(&mut conn)?;
+    Ok(conn)
+}
+
+/// Opens `file` for reading only. Works while others write.
+pub(super) fn open_read_only(file: &Path) -> Answer<Connection> {
+    let conn = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    conn.busy_timeout(std::time::Duration::from_secs(10))?;
+    let version = version(&conn)?;
+    if version != MIGRATIONS.len() {
+        return Err(StoreError::Database(format!(
+            "schema version {version}, this program reads {}; run any `cis dag run` or `cis dag publish` to bring it \
+             up to date, or use the newer program",
+            MIGRATIONS.len()
+        )));
+    }
+    Ok(conn)
+}
+
+fn migrate(conn: &mut Connection) -> Answer<()> {
+    let applied = version(conn)?;
+    if applied > MIGRATIONS.len() {
+        return Err(StoreError::Database(format!(
+            "schema version {applied} is newer than this program's {}; use the newer program",
+            MIGRATIONS.len()
+        )));
+    }
+    for (index, sql) in MIGRATIONS.iter().enumerate().skip(applied) {
+        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        tx.execute_batch(sql)?;
+        tx.pragma_update(None, "user_version", index + 1)?;
+        tx.commit()?;
+    }
+    Ok(())
+}
+
+fn version(conn: &Connection) -> Answer<usize> {
+    Ok(conn.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0))? as usize)
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(e: rusqlite::Error) -> Self {
+        Self::Database(e.to_string())
+    }
+}

@@ -1,0 +1,115 @@
+//! The embedded store: one SQLite file, one thread that writes, any number of read-only snapshots.
+//!
+//! ```text
+//!  SqliteStore (handle) ──bounded queue──► writer thread: BEGIN IMMEDIATE
+//!                                            SAVEPOINT op … RELEASE   (a refusal undoes only its own op)
+//!                                            SAVEPOINT op … RELEASE
+//!                                          COMMIT ──► only now are the callers answered
+//! ```
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | `migrate` | opening the file, pragmas, numbered migrations |
+//! | `writer` | the thread: queue, group commit, isolation of operations |
+//! | `tx` | one operation's view: rows it has loaded, events it writes, what it will answer |
+//! | `definitions` | publish, settle |
+//! | `runs` | create, stop and end runs |
+//! | `tasks` | how one task moves, and how its end spreads |
+//! | `claim` | taking ready tasks |
+//! | `advance` | recording attempts |
+//! | `steps` | large steps in chunks |
+//! | `sweep` | what becomes due |
+//! | [`reader`] | what people and views ask |
+//! | [`check`] | the invariants, checked over a whole store |
+
+mod advance;
+pub mod check;
+mod claim;
+mod definitions;
+mod migrate;
+pub mod reader;
+mod runs;
+mod steps;
+mod sweep;
+mod tasks;
+mod tx;
+mod writer;
+
+use std::path::Path;
+
+use cis_core::id::RunKey;
+use cis_core::run::{RunStatus, StopReason};
+use cis_core::source::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::port::{
+    Advance, Advanced, Answer, Opening, Publish, Published, RunRef, Settle, Settled, StartRun, Started, Store, Swept,
+    Worked,
+};
+
+
+pub use reader::Reader;
+pub use writer::Writer;
+
+/// How much an acknowledged write survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// Power loss: every commit waits for the disk.
+    #[default]
+    Power,
+    /// SIGKILL of this process: commits reach the operating system.
+    Process,
+}
+
+/// The embedded store. Cheap to clone; the last handle dropped lets the writer finish and close the file.
+#[derive(Debug, Clone)]
+pub struct SqliteStore {
+    writer: Writer,
+}
+
+impl SqliteStore {
+    /// Opens (or creates) `file` for writing. The caller must be the only one who does.
+    pub fn open(file: &Path, durability: Durability) -> Answer<Self> {
+        Ok(Self { writer: Writer::start(migrate::open(file, durability)?)? })
+    }
+}
+
+impl Store for SqliteStore {
+    async fn open_epoch(&self, now: Timestamp) -> Answer<Opening> {
+        self.writer.call(now, |tx| runs::open_epoch(tx)).await
+    }
+
+    async fn publish(&self, request: Publish) -> Answer<Published> {
+        self.writer.call(request.now, move |tx| definitions::publish(tx, &request)).await
+    }
+
+    async fn settle(&self, request: Settle) -> Answer<Settled> {
+        self.writer.call(request.now, move |tx| definitions::settle(tx, &request)).await
+    }
+
+    async fn start_run(&self, request: StartRun) -> Answer<RunRef> {
+        self.writer.call(request.now, move |tx| runs::start(tx, &request)).await
+    }
+
+    async fn advance(&self, request: Advance) -> Answer<Advanced> {
+        self.writer.call(request.now, move |tx| advance::advance(tx, request)).await
+    }
+
+    async fn stop_run(&self, run: RunKey, reason: StopReason, now: Timestamp) -> Answer<RunStatus> {
+        self.writer.call(now, move |tx| runs::stop(tx, run, reason)).await
+    }
+
+    async fn work(&self, now: Timestamp) -> Answer<Worked> {
+        self.writer.call(now, |tx| steps::work(tx)).await
+    }
+
+    async fn sweep(&self, now: Timestamp) -> Answer<Swept> {
+        self.writer.call(now, |tx| sweep::sweep(tx)).await
+    }
+
+    async fn note_started(&self, started: Vec<Started>) -> Answer<()> {
+        let now = Timestamp(0);
+        self.writer.call(now, move |tx| tasks::note_started(tx, &started)).await
+    }
+}

@@ -1,0 +1,421 @@
+//! What people and views ask: read-only snapshots of the store, safe to take while others write.
+
+use std::path::Path;
+
+use cis_core::dag::{Dag, stored};
+use cis_core::event::{Change, Event};
+use cis_core::id::{DagId, ExecutionId, Position, Revision, RunId, RunKey, Scope, TaskIx, Version};
+use cis_core::run::{RunMove, RunStatus, StopReason};
+use cis_core::source::Timestamp;
+use cis_core::task::{TaskMove, TaskStatus};
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::migrate;
+use super::tx::parsed;
+use crate::port::{Answer, Fate, RevisionStatus, StoreError};
+
+/// A read-only view of a store's file.
+#[derive(Debug)]
+pub struct Reader {
+    pub(super) conn: Connection,
+}
+
+/// A DAG as `list` shows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct DagLine {
+    #[serde(skip)]
+    pub key: i64,
+    pub dag_id: DagId,
+    pub scope: Scope,
+    /// Its latest run's status, else its latest revision's.
+    pub status: String,
+    pub revision: Revision,
+    pub tasks: u32,
+    pub runs: i64,
+    pub updated_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latest_run: Option<i64>,
+}
+
+/// One content of a DAG.
+#[derive(Debug, Clone, Serialize)]
+pub struct RevisionLine {
+    #[serde(skip)]
+    pub key: i64,
+    pub revision: Revision,
+    pub status: RevisionStatus,
+    pub content_hash: String,
+    pub tasks: u32,
+    pub created_by: String,
+    pub created_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A run as `runs` and `status` show it.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunLine {
+    #[serde(skip)]
+    pub key: RunKey,
+    pub run_id: RunId,
+    pub dag_id: DagId,
+    pub scope: Scope,
+    pub number: i64,
+    pub revision: Revision,
+    #[serde(skip)]
+    pub definition: i64,
+    pub status: RunStatus,
+    pub version: Version,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<StopReason>,
+    pub params: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_parallel: Option<u32>,
+    #[serde(skip)]
+    pub fates: Option<String>,
+    #[serde(skip)]
+    pub first_execution: ExecutionId,
+    #[serde(skip)]
+    pub first_position: Position,
+    #[serde(skip)]
+    pub resumed_from: Option<RunKey>,
+    pub created_by: String,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub completed_at: Option<Timestamp>,
+    pub total: u32,
+    pub left: u32,
+    pub completed: u32,
+    pub failed: u32,
+    pub debts: u32,
+    pub cancelled: u32,
+    pub skipped: u32,
+}
+
+impl RunLine {
+    /// What people call it.
+    pub fn label(&self) -> String {
+        format!("{}#{}", self.dag_id, self.number)
+    }
+
+    /// What this run does with a task.
+    pub fn fate(&self, ix: TaskIx) -> Fate {
+        match self.fates.as_deref().and_then(|fates| fates.as_bytes().get(ix.index())) {
+            Some(b'c') => Fate::Carry,
+            Some(b'l') => Fate::Leave,
+            _ => Fate::Run,
+        }
+    }
+}
+
+/// A task as `status` shows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct TaskLine {
+    #[serde(skip)]
+    pub ix: TaskIx,
+    pub execution_id: ExecutionId,
+    pub task_id: String,
+    pub status: TaskStatus,
+    pub version: Version,
+    pub attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claimed_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<Value>,
+    pub log_bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub log_cut_bytes: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands out a reference")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+const DAG_SQL: &str = "
+    SELECT d.dag_key, d.dag_id, d.scope,
+           coalesce(r.status, (SELECT f.status FROM dag_definitions f WHERE f.dag_key = d.dag_key
+                               AND f.revision = d.revisions)) AS shown,
+           d.revisions,
+           (SELECT f.tasks_count FROM dag_definitions f WHERE f.dag_key = d.dag_key AND f.revision = d.revisions),
+           d.runs, d.updated_at, r.number
+    FROM dags d LEFT JOIN dag_runs r ON r.run_key = d.latest_run";
+
+const RUN_SQL: &str = "
+    SELECT r.run_key, r.run_id, d.dag_id, d.scope, r.number, f.revision, r.definition_key, r.status, r.version,
+           r.stop_reason, r.params_json, r.max_parallel, r.fates, r.first_execution, r.first_position,
+           r.resumed_from, r.created_by, r.created_at, r.started_at, r.completed_at, r.tasks_total, r.tasks_left,
+           r.completed, r.failed, r.debts, r.cancelled, r.skipped
+    FROM dag_runs r JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)";
+
+const TASK_SQL: &str = "
+    SELECT execution_id, task_id, status, version, attempt, claimed_at, started_at, completed_at, not_before,
+           exit_code, cause, output, error, outputs_json, log_bytes, log_cut_bytes
+    FROM task_executions";
+
+impl Reader {
+    /// Opens `file` read-only.
+    pub fn open(file: &Path) -> Answer<Self> {
+        Ok(Self { conn: migrate::open_read_only(file)? })
+    }
+
+    /// DAGs, most recently touched first; at most `limit`.
+    pub fn dags(&self, status: Option<&str>, scope: Option<&str>, limit: u32) -> Answer<Vec<DagLine>> {
+        let sql = format!(
+            "{DAG_SQL} WHERE (?1 IS NULL OR d.scope = ?1) AND (?2 IS NULL OR shown = ?2)
+             ORDER BY d.updated_at DESC LIMIT ?3"
+        );
+        self.collect(&sql, params![scope, status, limit], dag_line)
+    }
+
+    /// The DAGs of this name: one per scope that has it.
+    pub fn dag(&self, dag_id: &str, scope: Option<&str>) -> Answer<Vec<DagLine>> {
+        let sql = format!("{DAG_SQL} WHERE d.dag_id = ?1 AND (?2 IS NULL OR d.scope = ?2) ORDER BY d.scope");
+        self.collect(&sql, params![dag_id, scope], dag_line)
+    }
+
+    /// Ids of DAGs, for suggestions.
+    pub fn dag_ids(&self, limit: u32) -> Answer<Vec<String>> {
+        self.collect("SELECT dag_id FROM dags ORDER BY updated_at DESC LIMIT ?1", [limit], |row| row.get(0))
+    }
+
+    /// The contents a DAG has had, latest first.
+    pub fn revisions(&self, dag: i64) -> Answer<Vec<RevisionLine>> {
+        self.collect(
+            "SELECT definition_key, revision, status, content_hash, tasks_count, created_by, created_at, expires_at
+             FROM dag_definitions WHERE dag_key = ?1 ORDER BY revision DESC",
+            [dag],
+            |row| {
+                Ok(RevisionLine {
+                    key: row.get(0)?,
+                    revision: Revision(row.get(1)?),
+                    status: parsed(row, 2, RevisionStatus::from_word)?,
+                    content_hash: row.get(3)?,
+                    tasks: row.get(4)?,
+                    created_by: row.get(5)?,
+                    created_at: Timestamp(row.get(6)?),
+                    expires_at: row.get::<_, Option<i64>>(7)?.map(Timestamp),
+                })
+            },
+        )
+    }
+
+    /// A definition in full.
+    pub fn definition(&self, key: i64) -> Answer<Dag> {
+        let (text, dag_id, scope): (String, DagId, Scope) = self
+            .conn
+            .prepare_cached(
+                "SELECT tasks_json, dag_id, scope FROM dag_definitions JOIN dags USING (dag_key)
+                 WHERE definition_key = ?1",
+            )?
+            .query_row([key], |row| {
+                Ok((row.get(0)?, parsed(row, 1, |t| t.parse().ok())?, parsed(row, 2, |t| t.parse().ok())?))
+            })?;
+        let mut dag = stored::from_stored(&text)
+            .map_err(|e| StoreError::Database(format!("definition {key} does not read back: {e}")))?;
+        (dag.dag_id, dag.scope) = (dag_id, scope);
+        Ok(dag)
+    }
+
+    /// The runs of a DAG (or of all), latest first.
+    pub fn runs(&self, dag: Option<i64>, limit: u32) -> Answer<Vec<RunLine>> {
+        let sql = match dag {
+            // Numbers count up within a DAG, so its own index answers in order.
+            Some(_) => format!("{RUN_SQL} WHERE r.dag_key = ?1 ORDER BY r.number DESC LIMIT ?2"),
+            None => format!("{RUN_SQL} WHERE ?1 IS NULL ORDER BY r.run_key DESC LIMIT ?2"),
+        };
+        self.collect(&sql, params![dag, limit], run_line)
+    }
+
+    /// Runs that are not over, oldest first.
+    pub fn unfinished(&self) -> Answer<Vec<RunLine>> {
+        self.collect(&format!("{RUN_SQL} WHERE r.completed_at IS NULL ORDER BY r.run_key"), [], run_line)
+    }
+
+    /// One run.
+    pub fn run(&self, key: RunKey) -> Answer<Option<RunLine>> {
+        self.one(&format!("{RUN_SQL} WHERE r.run_key = ?1"), [key.0], run_line)
+    }
+
+    /// One run by the id machines use.
+    pub fn run_by_id(&self, run_id: RunId) -> Answer<Option<RunLine>> {
+        self.one(&format!("{RUN_SQL} WHERE r.run_id = ?1"), [run_id.to_string()], run_line)
+    }
+
+    /// One run by the number people use.
+    pub fn run_by_number(&self, dag: i64, number: i64) -> Answer<Option<RunLine>> {
+        self.one(&format!("{RUN_SQL} WHERE r.dag_key = ?1 AND r.number = ?2"), [dag, number], run_line)
+    }
+
+    /// Tasks of a run in file order: those in one of `statuses` (all, if it is empty), at most `limit`.
+    pub fn tasks(&self, run: &RunLine, statuses: &[TaskStatus], limit: u32) -> Answer<Vec<TaskLine>> {
+        let words: Vec<&str> = statuses.iter().map(|status| status.word()).collect();
+        let list = vec!["?"; words.len()].join(", ");
+        let filter = if words.is_empty() { String::new() } else { format!("AND status IN ({list})") };
+        let (first, last) = (run.first_execution.0, run.first_execution.0 + i64::from(run.total) - 1);
+        let sql = format!(
+            "{TASK_SQL} WHERE execution_id BETWEEN {first} AND {last} {filter} ORDER BY execution_id LIMIT {limit}"
+        );
+        self.collect(&sql, params_from_iter(words), |row| task_line(row, run.first_execution))
+    }
+
+    /// One task of a run.
+    pub fn task(&self, run: &RunLine, ix: TaskIx) -> Answer<Option<TaskLine>> {
+        let execution = run.first_execution.0 + i64::from(ix.0);
+        self.one(&format!("{TASK_SQL} WHERE execution_id = ?1"), [execution], |row| {
+            task_line(row, run.first_execution)
+        })
+    }
+
+    /// Events of a run after `after`, in order, at most `limit`; and how far the log was read.
+    pub fn events(&self, run: &RunLine, after: Position, limit: u32) -> Answer<(Vec<Event>, Position)> {
+        let from = after.0.max(run.first_position.0 - 1);
+        let mut statement = self.conn.prepare_cached(
+            "SELECT position, run_key, task_ix, version, step, status, at, data FROM events
+             WHERE position > ?1 ORDER BY position LIMIT ?2",
+        )?;
+        let mut rows = statement.query(params![from, limit])?;
+        let (mut events, mut read_to) = (Vec::new(), from);
+        while let Some(row) = rows.next()? {
+            read_to = row.get(0)?;
+            if row.get::<_, Option<i64>>(1)? == Some(run.key.0) {
+                events.push(event(row)?);
+            }
+        }
+        Ok((events, Position(read_to)))
+    }
+
+    /// The position of the last event.
+    pub fn last_position(&self) -> Answer<Position> {
+        Ok(Position(self.conn.query_row("SELECT coalesce(max(position), 0) FROM events", [], |row| row.get(0))?))
+    }
+
+    fn collect<T>(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+        read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Answer<Vec<T>> {
+        Ok(self.conn.prepare_cached(sql)?.query_map(params, read)?.collect::<Result<_, _>>()?)
+    }
+
+    fn one<T>(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+        read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Answer<Option<T>> {
+        Ok(self.conn.prepare_cached(sql)?.query_row(params, read).optional()?)
+    }
+}
+
+fn dag_line(row: &Row<'_>) -> rusqlite::Result<DagLine> {
+    Ok(DagLine {
+        key: row.get(0)?,
+        dag_id: parsed(row, 1, |t| t.parse().ok())?,
+        scope: parsed(row, 2, |t| t.parse().ok())?,
+        status: row.get(3)?,
+        revision: Revision(row.get(4)?),
+        tasks: row.get(5)?,
+        runs: row.get(6)?,
+        updated_at: Timestamp(row.get(7)?),
+        latest_run: row.get(8)?,
+    })
+}
+
+fn run_line(row: &Row<'_>) -> rusqlite::Result<RunLine> {
+    let time = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(Timestamp));
+    Ok(RunLine {
+        key: RunKey(row.get(0)?),
+        run_id: parsed(row, 1, |t| t.parse().ok())?,
+        dag_id: parsed(row, 2, |t| t.parse().ok())?,
+        scope: parsed(row, 3, |t| t.parse().ok())?,
+        number: row.get(4)?,
+        revision: Revision(row.get(5)?),
+        definition: row.get(6)?,
+        status: parsed(row, 7, RunStatus::from_word)?,
+        version: Version(row.get(8)?),
+        stop_reason: row.get::<_, Option<String>>(9)?.as_deref().and_then(StopReason::from_word),
+        params: parsed(row, 10, |t| serde_json::from_str(t).ok())?,
+        max_parallel: row.get(11)?,
+        fates: row.get(12)?,
+        first_execution: ExecutionId(row.get(13)?),
+        first_position: Position(row.get(14)?),
+        resumed_from: row.get::<_, Option<i64>>(15)?.map(RunKey),
+        created_by: row.get(16)?,
+        created_at: Timestamp(row.get(17)?),
+        started_at: time(18)?,
+        completed_at: time(19)?,
+        total: row.get(20)?,
+        left: row.get(21)?,
+        completed: row.get(22)?,
+        failed: row.get(23)?,
+        debts: row.get(24)?,
+        cancelled: row.get(25)?,
+        skipped: row.get(26)?,
+    })
+}
+
+fn task_line(row: &Row<'_>, first: ExecutionId) -> rusqlite::Result<TaskLine> {
+    let time = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(Timestamp));
+    let execution: i64 = row.get(0)?;
+    Ok(TaskLine {
+        ix: TaskIx(u32::try_from(execution - first.0).unwrap_or(u32::MAX)),
+        execution_id: ExecutionId(execution),
+        task_id: row.get(1)?,
+        status: parsed(row, 2, TaskStatus::from_word)?,
+        version: Version(row.get(3)?),
+        attempt: row.get(4)?,
+        claimed_at: time(5)?,
+        started_at: time(6)?,
+        completed_at: time(7)?,
+        not_before: time(8)?,
+        exit_code: row.get(9)?,
+        cause: row.get(10)?,
+        output: row.get(11)?,
+        error: row.get(12)?,
+        outputs: row.get::<_, Option<String>>(13)?.and_then(|text| serde_json::from_str(&text).ok()),
+        log_bytes: row.get(14)?,
+        log_cut_bytes: row.get(15)?,
+    })
+}
+
+fn event(row: &Row<'_>) -> rusqlite::Result<Event> {
+    let step_of = |word: &str| TaskMove::ALL.into_iter().find(|step| step.word() == word);
+    let change = match row.get::<_, Option<u32>>(2)? {
+        Some(ix) => Change::Task {
+            task: TaskIx(ix),
+            by: parsed(row, 4, step_of)?,
+            to: parsed(row, 5, TaskStatus::from_word)?,
+        },
+        None if row.get_ref(4)?.as_str()? == "create" => Change::RunCreated,
+        None => Change::Run {
+            by: parsed(row, 4, |word| RunMove::ALL.into_iter().find(|step| step.word() == word))?,
+            to: parsed(row, 5, RunStatus::from_word)?,
+        },
+    };
+    let data: Option<String> = row.get(7)?;
+    Ok(Event {
+        position: Position(row.get(0)?),
+        run: RunKey(row.get(1)?),
+        version: Version(row.get(3)?),
+        at: Timestamp(row.get(6)?),
+        change,
+        data: data.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null),
+    })
+}

@@ -1,0 +1,259 @@
+//! Large steps: creating, stopping or telling a hundred thousand tasks. The intent is committed first, as a row
+//! in `steps`; then it is worked off in chunks, so that no transaction holds the writer for long, and a crash in
+//! between loses nothing.
+
+use cis_core::id::{ExecutionId, Fence, RunKey, TaskIx, Version};
+use cis_core::readiness::Impact;
+use cis_core::task::{TaskMove, TaskStatus};
+use rusqlite::{OptionalExtension, params};
+use serde_json::json;
+
+use super::tasks::{self, TaskRow};
+use super::tx::{Tx, parsed};
+use super::runs;
+use crate::port::{Answer, Fate, Worked};
+
+/// Rows touched per chunk: a few milliseconds.
+const CHUNK: usize = 1_000;
+
+struct Step {
+    key: i64,
+    run: RunKey,
+    kind: String,
+    task: Option<TaskIx>,
+    impact: Option<Impact>,
+    cursor: usize,
+}
+
+/// See [`crate::Store::work`].
+pub(super) fn work(tx: &mut Tx<'_>) -> Answer<Worked> {
+    if let Some(step) = next(tx, None)? {
+        chunk(tx, &step)?;
+    }
+    let more = under_way(tx)?;
+    Ok(Worked {
+        more,
+        stop: std::mem::take(&mut tx.stop),
+        ended: std::mem::take(&mut tx.ended),
+        next_due: tx.next_due,
+    })
+}
+
+/// One chunk of `run`'s own steps, for an operation that has just added one.
+pub(super) fn work_on_run(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
+    match next(tx, Some(run))? {
+        Some(step) => chunk(tx, &step),
+        None => Ok(()),
+    }
+}
+
+/// Are there steps left?
+pub(super) fn under_way(tx: &Tx<'_>) -> Answer<bool> {
+    Ok(tx.conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM steps)")?.query_row([], |row| row.get(0))?)
+}
+
+pub(super) fn add_create(tx: &Tx<'_>, run: RunKey) -> Answer<()> {
+    add(tx, run, "create", None, None, 0)
+}
+
+pub(super) fn add_stop(tx: &Tx<'_>, run: RunKey) -> Answer<()> {
+    add(tx, run, "stop", None, None, 0)
+}
+
+pub(super) fn add_spread(tx: &Tx<'_>, run: RunKey, task: TaskIx, impact: Impact, from: usize) -> Answer<()> {
+    add(tx, run, "spread", Some(task), Some(impact), from)
+}
+
+fn add(tx: &Tx<'_>, run: RunKey, kind: &str, task: Option<TaskIx>, impact: Option<Impact>, at: usize) -> Answer<()> {
+    let impact = impact.map(|impact| match impact {
+        Impact::Fine => "fine",
+        Impact::Failed => "failed",
+        Impact::Blocked => "blocked",
+    });
+    tx.conn
+        .prepare_cached("INSERT INTO steps (run_key, kind, task_ix, impact, cursor) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .execute(params![run.0, kind, task.map(|ix| ix.0), impact, at])?;
+    Ok(())
+}
+
+/// The oldest step under way: a run is created before it is stopped.
+fn next(tx: &Tx<'_>, run: Option<RunKey>) -> Answer<Option<Step>> {
+    Ok(tx
+        .conn
+        .prepare_cached(
+            "SELECT step_key, run_key, kind, task_ix, impact, cursor FROM steps
+             WHERE ?1 IS NULL OR run_key = ?1 ORDER BY step_key LIMIT 1",
+        )?
+        .query_row([run.map(|run| run.0)], |row| {
+            Ok(Step {
+                key: row.get(0)?,
+                run: RunKey(row.get(1)?),
+                kind: row.get(2)?,
+                task: row.get::<_, Option<u32>>(3)?.map(TaskIx),
+                impact: row.get::<_, Option<String>>(4)?.as_deref().map(|word| match word {
+                    "fine" => Impact::Fine,
+                    "failed" => Impact::Failed,
+                    _ => Impact::Blocked,
+                }),
+                cursor: row.get(5)?,
+            })
+        })
+        .optional()?)
+}
+
+fn chunk(tx: &mut Tx<'_>, step: &Step) -> Answer<()> {
+    match (step.kind.as_str(), step.task, step.impact) {
+        ("create", ..) => create(tx, step)?,
+        ("spread", Some(task), Some(impact)) => {
+            // What is left after this chunk becomes a step of its own.
+            done(tx, step)?;
+            tasks::spread(tx, step.run, task, impact, step.cursor)?;
+        }
+        _ => stop(tx, step)?,
+    }
+    runs::end_if_over(tx, step.run)
+}
+
+fn done(tx: &Tx<'_>, step: &Step) -> Answer<()> {
+    tx.conn.prepare_cached("DELETE FROM steps WHERE step_key = ?1")?.execute([step.key])?;
+    Ok(())
+}
+
+fn advance_to(tx: &Tx<'_>, step: &Step, cursor: usize) -> Answer<()> {
+    tx.conn
+        .prepare_cached("UPDATE steps SET cursor = ?2 WHERE step_key = ?1")?
+        .execute(params![step.key, cursor])?;
+    Ok(())
+}
+
+/// Creates task rows in two passes over the definition: first those that wait for others, then those that wait
+/// for nothing. So whatever can start finds all that depends on it already there.
+fn create(tx: &mut Tx<'_>, step: &Step) -> Answer<()> {
+    let plan_len = tx.run(step.run)?.definition().plan.len();
+    let (mut cursor, mut created) = (step.cursor, 0);
+    while cursor < 2 * plan_len && created < CHUNK {
+        let ix = TaskIx(u32::try_from(cursor % plan_len).unwrap_or(u32::MAX));
+        let waits = waits_for(tx, step.run, ix)?;
+        if (waits > 0) == (cursor < plan_len) {
+            create_task(tx, step.run, ix, waits)?;
+            created += 1;
+        }
+        cursor += 1;
+    }
+    if cursor < 2 * plan_len { advance_to(tx, step, cursor) } else { done(tx, step) }
+}
+
+/// How many dependencies of a task this run itself will run.
+fn waits_for(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx) -> Answer<u32> {
+    let row = tx.run(run)?;
+    let depends_on = row.definition().plan.depends_on(ix);
+    if row.fate(ix) != Fate::Run {
+        return Ok(0);
+    }
+    if row.fates.is_none() {
+        return Ok(u32::try_from(depends_on.len()).unwrap_or(u32::MAX));
+    }
+    let waits = depends_on.iter().filter(|before| row.fate(**before) == Fate::Run).count();
+    Ok(u32::try_from(waits).unwrap_or(u32::MAX))
+}
+
+fn create_task(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, waits: u32) -> Answer<()> {
+    let row = tx.run(run)?;
+    let (definition, scope, execution) = (row.definition().clone(), row.scope.clone(), row.execution(ix));
+    let (fate, run_priority, stopping) = (row.fate(ix), row.priority, row.is_stopping());
+    let (resumed_from, task) = (row.resumed_from, &definition.dag.tasks[ix.index()]);
+    let queue = tx.queue(task.kind.word(), scope.as_str())?;
+    let ready = fate == Fate::Run && waits == 0 && task.more().when.is_none() && !stopping;
+    let (status, cause) = match fate {
+        Fate::Carry => (TaskStatus::Completed, Some("carried over")),
+        Fate::Leave => (TaskStatus::Skipped, Some("not selected")),
+        Fate::Run if ready => (TaskStatus::Ready, None),
+        Fate::Run => (TaskStatus::Pending, None),
+    };
+    let hold = if ready { tasks::enter_window(tx, run)? } else { 0 };
+    let order = if ready { tx.ready_order()? } else { 0 };
+    let deadline = if ready { tasks::queue_deadline(tx, run, ix)? } else { None };
+    let completed_at = status.is_terminal().then_some(tx.now.0);
+    tx.conn
+        .prepare_cached(
+            "INSERT INTO task_executions (execution_id, run_key, task_id, status, deps_left, hold, queue_key,
+                                          priority, ready_order, queue_deadline, cause, completed_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        )?
+        .execute(params![
+            execution.0,
+            run.0,
+            task.id.as_str(),
+            status.word(),
+            waits,
+            hold,
+            queue,
+            run_priority.saturating_add(task.priority),
+            order,
+            deadline.map(|t| t.0),
+            cause,
+            completed_at,
+        ])?;
+    if fate == Fate::Carry {
+        carry_outputs(tx, execution, resumed_from, ix)?;
+    }
+    if fate == Fate::Run && waits == 0 && !ready && !stopping {
+        let row = TaskRow { execution, run, ix, status, version: Version(1) };
+        if let Some(impact) = tasks::release(tx, row)? {
+            tasks::spread(tx, run, ix, impact, 0)?;
+        }
+    }
+    Ok(())
+}
+
+fn carry_outputs(tx: &Tx<'_>, execution: ExecutionId, from: Option<RunKey>, ix: TaskIx) -> Answer<()> {
+    tx.conn
+        .prepare_cached(
+            "UPDATE task_executions SET (outputs_json, exit_code, started_at, output, error) =
+                 (SELECT outputs_json, exit_code, started_at, output, error FROM task_executions WHERE execution_id =
+                     (SELECT first_execution + ?3 FROM dag_runs WHERE run_key = ?2))
+             WHERE execution_id = ?1",
+        )?
+        .execute(params![execution.0, from.map(|run| run.0), ix.0])?;
+    Ok(())
+}
+
+/// Cancels what has not started and asks what has to stop.
+fn stop(tx: &mut Tx<'_>, step: &Step) -> Answer<()> {
+    let row = tx.run(step.run)?;
+    let (first, last) = (row.first.0, row.first.0 + i64::try_from(row.definition().plan.len()).unwrap_or(0) - 1);
+    let from = first + i64::try_from(step.cursor).unwrap_or(0);
+    let tasks: Vec<(TaskRow, Option<Fence>)> = tx
+        .conn
+        .prepare_cached(
+            "SELECT execution_id, status, version, fence FROM task_executions
+             WHERE execution_id BETWEEN ?1 AND ?2 AND status IN ('pending', 'waiting', 'ready', 'running')
+             ORDER BY execution_id LIMIT ?3",
+        )?
+        .query_map(params![from, last, CHUNK], |row| {
+            let execution = ExecutionId(row.get(0)?);
+            let ix = TaskIx(u32::try_from(execution.0 - first).unwrap_or(u32::MAX));
+            let status = parsed(row, 1, TaskStatus::from_word)?;
+            let task = TaskRow { execution, run: step.run, ix, status, version: Version(row.get(2)?) };
+            Ok((task, row.get::<_, Option<i64>>(3)?.map(Fence)))
+        })?
+        .collect::<Result<_, _>>()?;
+    for (task, fence) in &tasks {
+        match fence {
+            Some(fence) if task.status == TaskStatus::Running => {
+                tasks::move_task(tx, *task, TaskMove::Cancel, None)?;
+                tx.stop.push((task.execution, *fence));
+            }
+            _ => {
+                tasks::move_task(tx, *task, TaskMove::RunStops, Some(&json!({"cause": "run is stopping"})))?;
+                let row = tx.run(step.run)?;
+                row.tasks_left -= 1;
+                row.cancelled += 1;
+            }
+        }
+    }
+    match tasks.last() {
+        Some((last, _)) if tasks.len() == CHUNK => advance_to(tx, step, last.ix.index() + 1),
+        _ => done(tx, step),
+    }
+}

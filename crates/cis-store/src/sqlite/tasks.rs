@@ -1,0 +1,303 @@
+//! How one task moves: each move guarded in SQL by the status it starts from, each with its event; and how the
+//! end of one spreads to those that wait for it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use cis_core::dag::Policy;
+use cis_core::error::Refusal;
+use cis_core::id::{ExecutionId, Fence, RunKey, TaskIx, Version};
+use cis_core::readiness::{self, Dependencies, Impact, Skip, Verdict};
+use cis_core::run::StopReason;
+use cis_core::source::Timestamp;
+use cis_core::task::{TaskMove, TaskStatus};
+use cis_core::template::{self, Scene};
+use rusqlite::{OptionalExtension, params};
+use serde_json::{Value, json};
+
+use super::tx::Tx;
+use super::{runs, steps};
+use crate::port::{Answer, Started, StoreError};
+
+/// Dependents told of an end inside the transaction that recorded it; the rest is a step of its own.
+pub(super) const SPREAD_INLINE: usize = 512;
+
+/// A task's row, as far as moving it needs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TaskRow {
+    pub(super) execution: ExecutionId,
+    pub(super) run: RunKey,
+    pub(super) ix: TaskIx,
+    pub(super) status: TaskStatus,
+    pub(super) version: Version,
+}
+
+/// The guarded move itself: status and version, nothing else, and its event.
+pub(super) fn move_task(tx: &mut Tx<'_>, task: TaskRow, step: TaskMove, data: Option<&Value>) -> Answer<TaskStatus> {
+    let to = task.status.after(step).map_err(Refusal::from)?;
+    let completed_at = to.is_terminal().then_some(tx.now.0);
+    let changed = tx
+        .conn
+        .prepare_cached(
+            "UPDATE task_executions SET status = ?4, version = version + 1, hold = 0, completed_at = ?5
+             WHERE execution_id = ?1 AND status = ?2 AND version = ?3",
+        )?
+        .execute(params![task.execution.0, task.status.word(), task.version.0, to.word(), completed_at])?;
+    guarded(changed, task)?;
+    tx.event(task.run, Some(task.ix), Version(task.version.0 + 1), step.word(), to.word(), data)?;
+    Ok(to)
+}
+
+/// A guard that lets nothing through means this operation looked at something else than it now finds.
+pub(super) fn guarded(changed: usize, task: TaskRow) -> Answer<()> {
+    if changed == 1 {
+        return Ok(());
+    }
+    Err(StoreError::Database(format!("task {} is not {} any more", task.execution, task.status)))
+}
+
+/// A pending task whose dependencies are met: ready, or skipped if its `when` says so.
+pub(super) fn release(tx: &mut Tx<'_>, task: TaskRow) -> Answer<Option<Impact>> {
+    let definition = tx.run(task.run)?.definition().clone();
+    let Some(when) = &definition.dag.tasks[task.ix.index()].more().when else {
+        make_ready(tx, task)?;
+        return Ok(None);
+    };
+    let scene = scene(tx, task.run, task.ix)?;
+    match template::holds(when, &scene) {
+        Ok(true) => {
+            make_ready(tx, task)?;
+            Ok(None)
+        }
+        Ok(false) => skip(tx, task, Skip::ByChoice, &format!("`when` is false: {when}")).map(Some),
+        Err(e) => {
+            // A `when` that cannot be answered is a fault of the definition: the run must not end well.
+            tx.run(task.run)?.failed += 1;
+            skip(tx, task, Skip::ByFailure, &format!("`when` failed: {e}")).map(Some)
+        }
+    }
+}
+
+fn make_ready(tx: &mut Tx<'_>, task: TaskRow) -> Answer<()> {
+    let to = task.status.after(TaskMove::DependenciesMet).map_err(Refusal::from)?;
+    let hold = enter_window(tx, task.run)?;
+    let order = tx.ready_order()?;
+    let deadline = queue_deadline(tx, task.run, task.ix)?;
+    let changed = tx
+        .conn
+        .prepare_cached(
+            "UPDATE task_executions SET status = 'ready', version = version + 1, hold = ?3, ready_order = ?4,
+                    queue_deadline = ?5
+             WHERE execution_id = ?1 AND status = 'pending' AND version = ?2 AND deps_left = 0",
+        )?
+        .execute(params![task.execution.0, task.version.0, hold, order, deadline.map(|t| t.0)])?;
+    guarded(changed, task)?;
+    let version = Version(task.version.0 + 1);
+    tx.event(task.run, Some(task.ix), version, TaskMove::DependenciesMet.word(), to.word(), None)?;
+    Ok(())
+}
+
+/// When a task that becomes ready now gives up waiting for a claim.
+pub(super) fn queue_deadline(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx) -> Answer<Option<Timestamp>> {
+    let now = tx.now;
+    let limit = tx.run(run)?.definition().dag.tasks[ix.index()].more().queue_timeout;
+    let deadline = limit.map(|limit| now.after(limit));
+    if let Some(at) = deadline {
+        tx.due(at);
+    }
+    Ok(deadline)
+}
+
+/// Takes a place among the tasks of `run` that may be claimable or live; 1 (held) if there is none.
+pub(super) fn enter_window(tx: &mut Tx<'_>, run: RunKey) -> Answer<u8> {
+    let row = tx.run(run)?;
+    let Some(max) = row.max_parallel else { return Ok(0) };
+    if row.window >= max {
+        return Ok(1);
+    }
+    row.window += 1;
+    Ok(0)
+}
+
+/// Gives the place back, to the best of those held back if there are any.
+pub(super) fn leave_window(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
+    let row = tx.run(run)?;
+    if row.max_parallel.is_none() {
+        return Ok(());
+    }
+    row.window = row.window.saturating_sub(1);
+    if row.is_stopping() {
+        return Ok(());
+    }
+    let released = tx
+        .conn
+        .prepare_cached(
+            "UPDATE task_executions SET hold = 0 WHERE execution_id =
+                 (SELECT execution_id FROM task_executions INDEXED BY tasks_held
+                  WHERE run_key = ?1 AND status = 'ready' AND hold = 1 ORDER BY priority DESC, ready_order LIMIT 1)",
+        )?
+        .execute([run.0])?;
+    if released == 1 {
+        tx.run(run)?.window += 1;
+    }
+    Ok(())
+}
+
+/// Skips a pending task, with the cause; answers what that means to its dependents.
+pub(super) fn skip(tx: &mut Tx<'_>, task: TaskRow, skip: Skip, cause: &str) -> Answer<Impact> {
+    move_task(tx, task, TaskMove::Skip, Some(&json!({"cause": cause})))?;
+    tx.conn
+        .prepare_cached("UPDATE task_executions SET cause = ?2 WHERE execution_id = ?1")?
+        .execute(params![task.execution.0, cause])?;
+    let run = tx.run(task.run)?;
+    run.skipped += 1;
+    run.tasks_left -= 1;
+    Ok(readiness::impact(TaskStatus::Skipped, Some(skip)))
+}
+
+/// Counts a task that has just ended, and tells its dependents.
+pub(super) fn ended(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, status: TaskStatus) -> Answer<()> {
+    let row = tx.run(run)?;
+    let definition = row.definition().clone();
+    let ignorable = definition.dag.policy == Policy::AllowDebt && definition.dag.tasks[ix.index()].debt_ignorable;
+    row.tasks_left -= 1;
+    match status {
+        TaskStatus::Completed => row.completed += 1,
+        TaskStatus::Cancelled => row.cancelled += 1,
+        _ if ignorable => row.debts += 1,
+        _ => row.failed += 1,
+    }
+    let is_sink = definition.plan.dependents(ix).is_empty();
+    if is_sink && status == TaskStatus::Completed {
+        row.sinks_completed += 1;
+        let enough = definition.dag.policy == Policy::FirstSuccess && !row.is_stopping() && row.tasks_left > 0;
+        if enough {
+            runs::stop(tx, run, StopReason::FirstSuccess)?;
+        }
+    }
+    spread(tx, run, ix, readiness::impact(status, None), 0)?;
+    runs::end_if_over(tx, run)
+}
+
+/// Tells the dependents of `ix`, from the `from`th on, how it ended; and theirs, where that ends them too.
+pub(super) fn spread(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, impact: Impact, from: usize) -> Answer<()> {
+    let row = tx.run(run)?;
+    let (definition, first) = (row.definition().clone(), row.first.0);
+    let mut budget = SPREAD_INLINE;
+    let mut queue = VecDeque::from([(ix, impact, from)]);
+    while let Some((ix, impact, from)) = queue.pop_front() {
+        // A run that is stopping cancels whatever waits; nobody needs to be told.
+        if tx.run(run)?.is_stopping() {
+            return Ok(());
+        }
+        let children = &definition.plan.dependents(ix)[from..];
+        let now = &children[..children.len().min(budget)];
+        for (low, high) in ranges(now) {
+            for (child, deps) in tell(tx, run, first + i64::from(low), first + i64::from(high), impact)? {
+                let rule = definition.dag.tasks[child.ix.index()].run_if;
+                let next = match readiness::verdict(rule, deps) {
+                    Verdict::Wait => None,
+                    Verdict::Go => release(tx, child)?,
+                    Verdict::Skip(why) => {
+                        let cause = skip_cause(why, definition.dag.tasks[ix.index()].id.as_str());
+                        Some(skip(tx, child, why, &cause)?)
+                    }
+                };
+                queue.extend(next.map(|impact| (child.ix, impact, 0)));
+            }
+        }
+        budget -= now.len();
+        if now.len() < children.len() {
+            steps::add_spread(tx, run, ix, impact, from + now.len())?;
+        }
+    }
+    Ok(())
+}
+
+fn skip_cause(why: Skip, before: &str) -> String {
+    match why {
+        Skip::ByFailure => format!("`{before}` did not complete"),
+        Skip::ByChoice => "its `run_if` asks for a failure, and there was none".to_owned(),
+    }
+}
+
+/// Neighbouring ids as inclusive ranges: one statement each.
+fn ranges(sorted: &[TaskIx]) -> Vec<(u32, u32)> {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for ix in sorted {
+        match ranges.last_mut() {
+            Some((_, high)) if *high + 1 == ix.0 => *high = ix.0,
+            _ => ranges.push((ix.0, ix.0)),
+        }
+    }
+    ranges
+}
+
+/// Counts one ended dependency down in every pending task of a range; answers those with none left.
+fn tell(tx: &mut Tx<'_>, run: RunKey, low: i64, high: i64, impact: Impact) -> Answer<Vec<(TaskRow, Dependencies)>> {
+    let first = tx.run(run)?.first;
+    let mut statement = tx.conn.prepare_cached(
+        "UPDATE task_executions SET deps_left = deps_left - 1, deps_failed = deps_failed + ?3,
+                deps_blocked = deps_blocked + ?4
+         WHERE execution_id BETWEEN ?1 AND ?2 AND status = 'pending'
+         RETURNING execution_id, version, deps_left, deps_failed, deps_blocked",
+    )?;
+    let (failed, blocked) = (u8::from(impact == Impact::Failed), u8::from(impact == Impact::Blocked));
+    let mut rows = statement.query(params![low, high, failed, blocked])?;
+    let mut free = Vec::new();
+    while let Some(row) = rows.next()? {
+        if row.get::<_, u32>(2)? > 0 {
+            continue;
+        }
+        let execution = ExecutionId(row.get(0)?);
+        let ix = TaskIx(u32::try_from(execution.0 - first.0).unwrap_or(u32::MAX));
+        let task = TaskRow { execution, run, ix, status: TaskStatus::Pending, version: Version(row.get(1)?) };
+        free.push((task, Dependencies { left: 0, failed: row.get(3)?, blocked: row.get(4)? }));
+    }
+    Ok(free)
+}
+
+/// What the templates and the `when` of a task see.
+pub(super) fn scene(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx) -> Answer<Scene> {
+    let tasks = upstream_outputs(tx, run, ix)?
+        .into_iter()
+        .map(|(id, outputs)| (id, json!({"outputs": outputs})))
+        .collect::<serde_json::Map<_, _>>();
+    let row = tx.run(run)?;
+    Ok(Scene {
+        params: row.info.params.clone(),
+        tasks: Value::Object(tasks),
+        dag_id: row.definition().dag.dag_id.to_string(),
+        run_id: row.info.run_id.to_string(),
+    })
+}
+
+/// The outputs of every task before `ix`; empty ones for those that wrote none.
+pub(super) fn upstream_outputs(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx) -> Answer<BTreeMap<String, Value>> {
+    let row = tx.run(run)?;
+    let (definition, first) = (row.definition().clone(), row.first.0);
+    let mut outputs = BTreeMap::new();
+    for before in definition.plan.upstream(ix) {
+        let stored: Option<String> = tx
+            .conn
+            .prepare_cached("SELECT outputs_json FROM task_executions WHERE execution_id = ?1")?
+            .query_row([first + i64::from(before.0)], |row| row.get(0))
+            .optional()?
+            .flatten();
+        let value = stored.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_else(|| json!({}));
+        outputs.insert(definition.dag.tasks[before.index()].id.to_string(), value);
+    }
+    Ok(outputs)
+}
+
+/// See [`crate::Store::note_started`].
+pub(super) fn note_started(tx: &mut Tx<'_>, started: &[Started]) -> Answer<()> {
+    for Started { execution, fence: Fence(fence), at } in started {
+        tx.conn
+            .prepare_cached(
+                "UPDATE task_executions SET started_at = ?3
+                 WHERE execution_id = ?1 AND fence = ?2 AND status IN ('running', 'cancelling')",
+            )?
+            .execute(params![execution.0, fence, at.0])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,373 @@
+//! One operation's view of the store: the run rows it has loaded (written back once, at the end), the events it
+//! writes, and what it found out on the way that its caller must hear.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use cis_core::dag::stored;
+use cis_core::dag::plan::Plan;
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{DagId, Epoch, ExecutionId, Fence, Revision, RunId, RunKey, Scope, TaskIx, Version};
+use cis_core::run::{RunMove, RunStatus, StopReason};
+use cis_core::source::Timestamp;
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde_json::Value;
+
+use crate::port::{Answer, Definition, Fate, RunInfo, RunRef, StoreError};
+
+/// Definitions kept parsed; more than this many at once are parsed again when needed.
+const DEFINITIONS_MAX: usize = 32;
+
+/// What the writer remembers between operations: only what cannot change under it.
+#[derive(Debug)]
+pub(super) struct Memory {
+    definitions: HashMap<i64, Arc<Definition>>,
+    runs: HashMap<RunKey, Arc<RunInfo>>,
+    queues: BTreeMap<(String, String), i64>,
+    /// The present coordinator's life and how many fences it has granted. A fence of a claim that was rolled
+    /// back is not used again either.
+    pub(super) fences: (Epoch, u32),
+}
+
+impl Memory {
+    pub(super) fn new() -> Self {
+        Self { definitions: HashMap::new(), runs: HashMap::new(), queues: BTreeMap::new(), fences: (Epoch(0), 0) }
+    }
+
+    /// After a rollback: what was remembered may never have happened.
+    pub(super) fn forget(&mut self) {
+        self.definitions.clear();
+        self.runs.clear();
+        self.queues.clear();
+    }
+}
+
+/// A run's row, as far as operations need it.
+#[derive(Debug, Clone)]
+pub(super) struct RunRow {
+    pub(super) info: Arc<RunInfo>,
+    pub(super) scope: Scope,
+    pub(super) status: RunStatus,
+    pub(super) version: Version,
+    pub(super) stop: Option<StopReason>,
+    pub(super) priority: i32,
+    pub(super) max_parallel: Option<u32>,
+    pub(super) fates: Option<Arc<str>>,
+    pub(super) first: ExecutionId,
+    pub(super) resumed_from: Option<RunKey>,
+    pub(super) started_at: Option<Timestamp>,
+    pub(super) completed_at: Option<Timestamp>,
+    pub(super) deadline: Option<Timestamp>,
+    pub(super) tasks_left: u32,
+    pub(super) completed: u32,
+    pub(super) failed: u32,
+    pub(super) debts: u32,
+    pub(super) cancelled: u32,
+    pub(super) skipped: u32,
+    pub(super) sinks_completed: u32,
+    pub(super) window: u32,
+    dirty: bool,
+}
+
+impl RunRow {
+    pub(super) fn definition(&self) -> &Arc<Definition> {
+        &self.info.definition
+    }
+
+    pub(super) fn execution(&self, ix: TaskIx) -> ExecutionId {
+        ExecutionId(self.first.0 + i64::from(ix.0))
+    }
+
+    pub(super) fn ix(&self, execution: ExecutionId) -> TaskIx {
+        TaskIx(u32::try_from(execution.0 - self.first.0).unwrap_or(u32::MAX))
+    }
+
+    pub(super) fn fate(&self, ix: TaskIx) -> Fate {
+        match self.fates.as_deref().and_then(|fates| fates.as_bytes().get(ix.index())) {
+            Some(b'c') => Fate::Carry,
+            Some(b'l') => Fate::Leave,
+            _ => Fate::Run,
+        }
+    }
+
+    /// Is it being stopped, or over?
+    pub(super) fn is_stopping(&self) -> bool {
+        !matches!(self.status, RunStatus::Queued | RunStatus::Running)
+    }
+
+    pub(super) fn reference(&self) -> RunRef {
+        RunRef {
+            key: self.info.key,
+            run_id: self.info.run_id,
+            dag_id: self.info.definition.dag.dag_id.clone(),
+            scope: self.scope.clone(),
+            number: self.info.number,
+            status: self.status,
+        }
+    }
+}
+
+/// One operation under way.
+pub(super) struct Tx<'a> {
+    pub(super) conn: &'a Connection,
+    pub(super) memory: &'a mut Memory,
+    pub(super) now: Timestamp,
+    runs: HashMap<RunKey, RunRow>,
+    /// Runs that ended in this operation.
+    pub(super) ended: Vec<RunRef>,
+    /// Live attempts whose run is stopping.
+    pub(super) stop: Vec<(ExecutionId, Fence)>,
+    pub(super) next_due: Option<Timestamp>,
+    last_position: i64,
+}
+
+impl<'a> Tx<'a> {
+    pub(super) fn new(conn: &'a Connection, memory: &'a mut Memory, now: Timestamp) -> Self {
+        Self {
+            conn,
+            memory,
+            now,
+            runs: HashMap::new(),
+            ended: Vec::new(),
+            stop: Vec::new(),
+            next_due: None,
+            last_position: 0,
+        }
+    }
+
+    /// Something must be swept no later than `at`.
+    pub(super) fn due(&mut self, at: Timestamp) {
+        self.next_due = Some(self.next_due.map_or(at, |due| due.min(at)));
+    }
+
+    /// Writes one event and answers its position.
+    pub(super) fn event(
+        &mut self,
+        run: RunKey,
+        task: Option<TaskIx>,
+        version: Version,
+        step: &str,
+        status: &str,
+        data: Option<&Value>,
+    ) -> Answer<i64> {
+        let data = data.map(Value::to_string);
+        self.conn
+            .prepare_cached(
+                "INSERT INTO events (run_key, task_ix, version, step, status, at, data)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            )?
+            .execute(params![run.0, task.map(|ix| ix.0), version.0, step, status, self.now.0, data])?;
+        self.last_position = self.conn.last_insert_rowid();
+        Ok(self.last_position)
+    }
+
+    /// Writes one event about a revision.
+    pub(super) fn definition_event(&self, key: i64, version: i64, step: &str, status: &str, by: &str) -> Answer<()> {
+        self.conn
+            .prepare_cached(
+                "INSERT INTO events (definition_key, version, step, status, at, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            )?
+            .execute(params![key, version, step, status, self.now.0, serde_json::json!({"by": by}).to_string()])?;
+        Ok(())
+    }
+
+    /// A number that grows with every event: what became ready later has a higher one.
+    pub(super) fn ready_order(&mut self) -> Answer<i64> {
+        if self.last_position == 0 {
+            self.last_position =
+                self.conn.prepare_cached("SELECT coalesce(max(position), 0) FROM events")?.query_row([], |r| r.get(0))?;
+        }
+        Ok(self.last_position)
+    }
+
+    /// The row of `run`, loaded once per operation.
+    pub(super) fn run(&mut self, key: RunKey) -> Answer<&mut RunRow> {
+        if !self.runs.contains_key(&key) {
+            let row = self.load_run(key)?;
+            self.runs.insert(key, row);
+        }
+        let row = self.runs.get_mut(&key).ok_or_else(|| no_run(key))?;
+        // Whoever asks for it mutably means to change it; an extra write of equal values does no harm.
+        row.dirty = true;
+        Ok(row)
+    }
+
+    /// Moves a run by `step`, with its event.
+    pub(super) fn move_run(&mut self, key: RunKey, step: RunMove, data: Option<&Value>) -> Answer<RunStatus> {
+        let now = self.now;
+        let row = self.run(key)?;
+        let to = row.status.after(step).map_err(Refusal::from)?;
+        row.status = to;
+        row.version.0 += 1;
+        if to.is_terminal() {
+            row.completed_at = Some(now);
+            row.window = 0;
+        }
+        let (version, reference) = (row.version, row.reference());
+        self.event(key, None, version, step.word(), to.word(), data)?;
+        if to.is_terminal() {
+            self.memory.runs.remove(&key);
+            self.ended.push(reference);
+        }
+        Ok(to)
+    }
+
+    /// Writes the changed run rows back, each once.
+    pub(super) fn finish(&mut self) -> Answer<()> {
+        for row in self.runs.values().filter(|row| row.dirty) {
+            let changed = self
+                .conn
+                .prepare_cached(
+                    "UPDATE dag_runs SET status = ?2, version = ?3, stop_reason = ?4, started_at = ?5,
+                            completed_at = ?6, deadline = ?7, tasks_left = ?8, completed = ?9, failed = ?10,
+                            debts = ?11, cancelled = ?12, skipped = ?13, sinks_completed = ?14, window = ?15
+                     WHERE run_key = ?1 AND version <= ?3",
+                )?
+                .execute(params![
+                    row.info.key.0,
+                    row.status.word(),
+                    row.version.0,
+                    row.stop.map(StopReason::word),
+                    row.started_at.map(|t| t.0),
+                    row.completed_at.map(|t| t.0),
+                    row.deadline.map(|t| t.0),
+                    row.tasks_left,
+                    row.completed,
+                    row.failed,
+                    row.debts,
+                    row.cancelled,
+                    row.skipped,
+                    row.sinks_completed,
+                    row.window,
+                ])?;
+            if changed != 1 {
+                return Err(no_run(row.info.key));
+            }
+        }
+        Ok(())
+    }
+
+    fn load_run(&mut self, key: RunKey) -> Answer<RunRow> {
+        let conn = self.conn;
+        let info = self.run_info(key)?;
+        conn.prepare_cached(
+            "SELECT d.scope, r.status, r.version, r.stop_reason, r.priority, r.max_parallel, r.fates,
+                    r.first_execution, r.resumed_from, r.started_at, r.completed_at, r.deadline, r.tasks_left,
+                    r.completed, r.failed, r.debts, r.cancelled, r.skipped, r.sinks_completed, r.window
+             FROM dag_runs r JOIN dags d USING (dag_key) WHERE run_key = ?1",
+        )?
+        .query_row([key.0], |row| {
+            Ok(RunRow {
+                info,
+                scope: parsed(row, 0, |text| text.parse().ok())?,
+                status: parsed(row, 1, RunStatus::from_word)?,
+                version: Version(row.get(2)?),
+                stop: row.get::<_, Option<String>>(3)?.as_deref().and_then(StopReason::from_word),
+                priority: row.get(4)?,
+                max_parallel: row.get(5)?,
+                fates: row.get::<_, Option<String>>(6)?.map(Into::into),
+                first: ExecutionId(row.get(7)?),
+                resumed_from: row.get::<_, Option<i64>>(8)?.map(RunKey),
+                started_at: row.get::<_, Option<i64>>(9)?.map(Timestamp),
+                completed_at: row.get::<_, Option<i64>>(10)?.map(Timestamp),
+                deadline: row.get::<_, Option<i64>>(11)?.map(Timestamp),
+                tasks_left: row.get(12)?,
+                completed: row.get(13)?,
+                failed: row.get(14)?,
+                debts: row.get(15)?,
+                cancelled: row.get(16)?,
+                skipped: row.get(17)?,
+                sinks_completed: row.get(18)?,
+                window: row.get(19)?,
+                dirty: false,
+            })
+        })
+        .optional()?
+        .ok_or_else(|| no_run(key))
+    }
+
+    fn run_info(&mut self, key: RunKey) -> Answer<Arc<RunInfo>> {
+        if let Some(info) = self.memory.runs.get(&key) {
+            return Ok(info.clone());
+        }
+        let (definition_key, run_id, number, attached, params) = self
+            .conn
+            .prepare_cached("SELECT definition_key, run_id, number, attached, params_json FROM dag_runs WHERE run_key = ?1")?
+            .query_row([key.0], |row| {
+                let run_id: RunId = parsed(row, 1, |text| text.parse().ok())?;
+                let params: Value = parsed(row, 4, |text| serde_json::from_str(text).ok())?;
+                Ok((row.get::<_, i64>(0)?, run_id, row.get::<_, i64>(2)?, row.get::<_, bool>(3)?, params))
+            })
+            .optional()?
+            .ok_or_else(|| no_run(key))?;
+        let definition = self.definition(definition_key)?;
+        let info = Arc::new(RunInfo { key, run_id, number, attached, params, definition });
+        self.memory.runs.insert(key, info.clone());
+        Ok(info)
+    }
+
+    /// A definition, parsed once.
+    pub(super) fn definition(&mut self, key: i64) -> Answer<Arc<Definition>> {
+        if let Some(definition) = self.memory.definitions.get(&key) {
+            return Ok(definition.clone());
+        }
+        let (dag_id, scope, revision, text) = self
+            .conn
+            .prepare_cached(
+                "SELECT d.dag_id, d.scope, f.revision, f.tasks_json
+                 FROM dag_definitions f JOIN dags d USING (dag_key) WHERE definition_key = ?1",
+            )?
+            .query_row([key], |row| {
+                let dag_id: DagId = parsed(row, 0, |text| text.parse().ok())?;
+                let scope: Scope = parsed(row, 1, |text| text.parse().ok())?;
+                Ok((dag_id, scope, Revision(row.get(2)?), row.get::<_, String>(3)?))
+            })
+            .optional()?
+            .ok_or_else(|| Refusal::new(ErrorCode::NotFound, format!("no definition {key}")))?;
+        let mut dag = stored::from_stored(&text)
+            .map_err(|e| StoreError::Database(format!("definition {key} does not read back: {e}")))?;
+        (dag.dag_id, dag.scope) = (dag_id, scope);
+        let plan = Plan::new(&dag);
+        Ok(self.remember_definition(Definition { key, revision, dag: Arc::new(dag), plan }))
+    }
+
+    pub(super) fn remember_definition(&mut self, definition: Definition) -> Arc<Definition> {
+        if self.memory.definitions.len() >= DEFINITIONS_MAX {
+            // Those in use live on in their runs; dropping them here only costs a parse.
+            self.memory.definitions.clear();
+        }
+        let definition = Arc::new(definition);
+        self.memory.definitions.insert(definition.key, definition.clone());
+        definition
+    }
+
+    /// The queue of tasks of `kind` in `scope`.
+    pub(super) fn queue(&mut self, kind: &str, scope: &str) -> Answer<i64> {
+        let name = (kind.to_owned(), scope.to_owned());
+        if let Some(key) = self.memory.queues.get(&name) {
+            return Ok(*key);
+        }
+        self.conn
+            .prepare_cached("INSERT INTO queues (kind, scope) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
+            .execute(params![kind, scope])?;
+        let key = self
+            .conn
+            .prepare_cached("SELECT queue_key FROM queues WHERE kind = ?1 AND scope = ?2")?
+            .query_row(params![kind, scope], |row| row.get(0))?;
+        self.memory.queues.insert(name, key);
+        Ok(key)
+    }
+}
+
+pub(super) fn no_run(key: RunKey) -> StoreError {
+    Refusal::new(ErrorCode::NotFound, format!("no run with key {key}")).into()
+}
+
+/// A text column as what it stands for; a value that stands for nothing is a broken database, said as such.
+pub(super) fn parsed<T>(row: &Row<'_>, column: usize, parse: impl FnOnce(&str) -> Option<T>) -> rusqlite::Result<T> {
+    let text = row.get_ref(column)?.as_str()?;
+    parse(text).ok_or_else(|| {
+        rusqlite::Error::FromSqlConversionFailure(column, Type::Text, format!("unexpected value `{text}`").into())
+    })
+}
