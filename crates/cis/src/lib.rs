@@ -6,9 +6,11 @@
 //! | [`config`] | settings: defaults, file, environment, flags, and where each value came from |
 //! | [`project`] | which project a file belongs to |
 //! | [`graph`] | drawing a DAG: ascii, mermaid, dot, svg |
+//! | [`live`] | a run on the terminal while it happens |
 //! | [`term`] | colours, tables, errors, and making text safe to print |
 
 pub mod config;
 pub mod graph;
+pub mod live;
 pub mod project;
 pub mod term;
