@@ -36,6 +36,17 @@ pub(super) fn render(subject: &Subject<'_>) -> String {
         .map_or_else(|| collapsed(subject), |layout| detailed(subject, &layout))
 }
 
+/// Where lines touch what they pass: a box, or a bend as wide as its layer.
+#[derive(Clone, Copy, Default)]
+struct Port {
+    left: f32,
+    /// The right side of the box.
+    right: f32,
+    /// The right side of its layer; only beyond it may a line leave its height without crossing other boxes.
+    clear: f32,
+    y: f32,
+}
+
 /// A box to draw.
 struct Node {
     x: f32,
@@ -49,8 +60,7 @@ struct Node {
 fn detailed(subject: &Subject<'_>, layout: &Layout) -> String {
     let tasks = subject.plan.len();
     let mut nodes: Vec<Option<Node>> = (0..tasks).map(|_| None).collect();
-    // Where each place's lines arrive and leave.
-    let mut ports = vec![(0.0, 0.0, 0.0); layout.y.len()];
+    let mut ports = vec![Port::default(); layout.y.len()];
     let mut left = MARGIN;
     for layer in &layout.layers {
         let mut widest: f32 = 0.0;
@@ -67,7 +77,13 @@ fn detailed(subject: &Subject<'_>, layout: &Layout) -> String {
         for place in layer {
             let y = MARGIN + layout.y[*place] * ROW;
             let node = nodes.get(*place).and_then(Option::as_ref);
-            ports[*place] = (left, left + node.map_or(widest, |node| node.width), y);
+            let right = left + node.map_or(widest, |node| node.width);
+            ports[*place] = Port {
+                left,
+                right,
+                clear: left + widest,
+                y,
+            };
         }
         left += widest + GAP;
     }
@@ -94,6 +110,18 @@ fn node(subject: &Subject<'_>, task: TaskIx, x: f32, y: f32) -> Node {
             |face| format!("{}: {}", subject.id(task), face.word),
         ),
         class: face.map_or("plain", |face| face.tone.class()),
+    }
+}
+
+impl Node {
+    fn port(&self) -> Port {
+        let right = self.x + self.width;
+        Port {
+            left: self.x,
+            right,
+            clear: right,
+            y: self.y,
+        }
     }
 }
 
@@ -137,10 +165,7 @@ fn collapsed(subject: &Subject<'_>) -> String {
         count(layers.len(), "layer")
     ));
     for pair in nodes.windows(2) {
-        page.line(&[
-            (pair[0].x, pair[0].x + pair[0].width, pair[0].y),
-            (pair[1].x, pair[1].x, pair[1].y),
-        ]);
+        page.line(&[pair[0].port(), pair[1].port()]);
     }
     nodes.iter().for_each(|node| page.node(node));
     page.end()
@@ -191,20 +216,20 @@ impl Page {
         Self { text }
     }
 
-    /// A line from box to box; each port is left, right and height of what it passes.
-    fn line(&mut self, ports: &[(f32, f32, f32)]) {
+    /// A line from box to box, straight across every layer it passes.
+    fn line(&mut self, ports: &[Port]) {
         let mut path = String::new();
         for pair in ports.windows(2) {
-            let ((_, x1, y1), (x2, right, y2)) = (pair[0], pair[1]);
+            let (from, to) = (pair[0], pair[1]);
             if path.is_empty() {
-                let _ = write!(path, "M{x1:.1} {y1:.1}");
+                let _ = write!(path, "M{:.1} {:.1}", from.right, from.y);
             }
-            let middle = f32::midpoint(x1, x2);
-            let _ = write!(path, "C{middle:.1} {y1:.1} {middle:.1} {y2:.1} {x2:.1} {y2:.1}");
-            // A bend goes straight across its layer.
-            if ports.last() != Some(&pair[1]) {
-                let _ = write!(path, "H{right:.1}");
-            }
+            let middle = f32::midpoint(from.clear, to.left);
+            let _ = write!(
+                path,
+                "H{:.1}C{middle:.1} {:.1} {middle:.1} {:.1} {:.1} {:.1}",
+                from.clear, from.y, to.y, to.left, to.y
+            );
         }
         let _ = writeln!(
             self.text,

@@ -61,7 +61,7 @@ pub(super) fn detect(dir: &Path, has: &dyn Fn(&str) -> bool) -> Vec<Found> {
         .filter(|found| !found.steps.is_empty())
         .collect();
     if found.len() > 1 {
-        found.iter_mut().for_each(|found| prefix(found));
+        found.iter_mut().for_each(prefix);
     }
     found
 }

@@ -41,7 +41,7 @@ pub const TASK: [Face; 10] = [
     face("completed", '✓', Tone::Good),
     face("failed", '✗', Tone::Bad),
     face("cancelled", '⊘', Tone::Stopped),
-    face("timed_out", '⧗', Tone::Bad),
+    face("timed_out", '◷', Tone::Bad),
     face("skipped", '↷', Tone::Stopped),
 ];
 
@@ -54,7 +54,7 @@ pub const RUN: [Face; 8] = [
     face("completed", '✓', Tone::Good),
     face("failed", '✗', Tone::Bad),
     face("cancelled", '⊘', Tone::Stopped),
-    face("timed_out", '⧗', Tone::Bad),
+    face("timed_out", '◷', Tone::Bad),
 ];
 
 /// Every state of a revision.
@@ -62,7 +62,7 @@ pub const REVISION: [Face; 4] = [
     face("pending", '?', Tone::Waiting),
     face("confirmed", '✓', Tone::Good),
     face("rejected", '✗', Tone::Bad),
-    face("expired", '⧗', Tone::Stopped),
+    face("expired", '◷', Tone::Stopped),
 ];
 
 /// For a word this version does not know (written by a newer one).
