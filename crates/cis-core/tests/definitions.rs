@@ -1,5 +1,7 @@
 //! Definitions that are fine: the spellings people have, and that spelling does not change meaning.
 
+#![allow(clippy::panic, clippy::unwrap_used)]
+
 use cis_core::dag::{Defaults, Format, Kind, Parsed, Problem, content_hash, from_stored, parse, to_stored};
 
 fn read(format: Format, text: &str) -> Parsed {

@@ -71,7 +71,7 @@ struct StoredDag<'a> {
     tasks: Vec<StoredTask<'a>>,
 }
 
-fn is_empty<K: Clone, V: Clone>(map: &Cow<'_, BTreeMap<K, V>>) -> bool {
+fn is_empty<K, V>(map: &BTreeMap<K, V>) -> bool {
     map.is_empty()
 }
 

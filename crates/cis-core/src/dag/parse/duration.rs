@@ -60,7 +60,7 @@ fn from_millis(ms: f64) -> Result<Millis, String> {
     if ms < 0.0 {
         return Err("a duration cannot be negative".to_owned());
     }
-    if !(ms <= LONGEST_MS) {
+    if ms.is_nan() || ms > LONGEST_MS {
         return Err("a duration is at most 365d".to_owned());
     }
     // In range by the checks above.

@@ -38,7 +38,8 @@ struct Skill<'t> {
 impl<'t> Walk<'t> {
     /// Understands the file. `None` means there were problems.
     pub(super) fn file(&mut self, defaults: &Defaults) -> Option<Parsed> {
-        if self.tree.len() == 0 || matches!(self.tree.value(0), Value::Null) {
+        let nothing = self.tree.len() == 0 || matches!(self.tree.value(0), Value::Null);
+        if nothing || (matches!(self.tree.value(0), Value::Map(..)) && self.tree.len() == 1) {
             let hint = "a DAG has `tasks`, each with an `id` and a `command`";
             self.report
                 .whole(Problem::new(ProblemCode::EmptyDag, "", "the file is empty").hint(hint));

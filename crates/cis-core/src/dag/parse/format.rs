@@ -26,19 +26,16 @@ impl Format {
     pub fn guess(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(&text[..text.len().min(64 * 1024)]);
         let text = text.trim_start_matches('\u{feff}');
-        let lines = text
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty() && !line.starts_with('#'));
-        for line in lines {
-            return match line.as_bytes() {
-                [b'{', ..] | [b'[', b'{' | b'"' | b']', ..] | b"[" => Self::Json,
-                [b'[', ..] => Self::Toml,
-                _ if is_toml_pair(line) => Self::Toml,
-                _ => Self::Yaml,
-            };
+        let mut lines = text.lines().map(str::trim);
+        let Some(line) = lines.find(|line| !line.is_empty() && !line.starts_with('#')) else {
+            return Self::Yaml;
+        };
+        match line.as_bytes() {
+            [b'{', ..] | [b'[', b'{' | b'"' | b']', ..] | b"[" => Self::Json,
+            [b'[', ..] => Self::Toml,
+            _ if is_toml_pair(line) => Self::Toml,
+            _ => Self::Yaml,
         }
-        Self::Yaml
     }
 
     /// The format's name.

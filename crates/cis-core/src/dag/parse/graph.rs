@@ -183,13 +183,12 @@ impl<'t> Walk<'t> {
             let shown: String = read.task.chars().take(80).collect();
             let Some(task) = graph.by_id.get(read.task.as_str()).map(|task| TaskIx(*task)) else {
                 let problem = format!("reads the outputs of the unknown task `{shown}`");
-                let hint = nearest_id(&read.task, &graph.by_id).map(|near| format!("did you mean `{near}`?"));
-                self.problem_hint(
-                    ProblemCode::BadTemplate,
-                    read.at,
-                    problem,
-                    hint.unwrap_or_default(),
-                );
+                let problem = Problem::new(ProblemCode::BadTemplate, "", problem);
+                let problem = match read_hint(&read.task, &graph.by_id) {
+                    Some(hint) => problem.hint(hint),
+                    None => problem,
+                };
+                self.report.key(self.tree, read.at, problem);
                 continue;
             };
             if read.reader >= drafts.len() {
@@ -221,6 +220,19 @@ impl<'t> Walk<'t> {
             }
         }
     }
+}
+
+/// What was probably meant by `tasks.name`.
+fn read_hint(name: &str, by_id: &HashMap<&str, u32>) -> Option<String> {
+    // `tasks.my-task` reads as `tasks.my` minus `task`.
+    let dashed = by_id.keys().filter(|id| {
+        id.strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with(['-', '.']))
+    });
+    if let Some(id) = dashed.min() {
+        return Some(format!("an id with `-` or `.` in it is written tasks[\"{id}\"]"));
+    }
+    nearest_id(name, by_id).map(|near| format!("did you mean `{near}`?"))
 }
 
 fn nearest_id<'t>(name: &str, by_id: &HashMap<&'t str, u32>) -> Option<&'t str> {

@@ -1,6 +1,11 @@
 //! Checks templates before anything runs: their syntax, and that what they read can be there.
 
+use std::collections::HashSet;
+
 use minijinja::Environment;
+
+/// What templates see, as in [`crate::template`].
+const ROOTS: [&str; 4] = ["params", "tasks", "dag", "run"];
 
 /// Longest single `{{ … }}`. Parsing an expression recurses, so its length bounds the stack.
 const CODE_MAX: usize = 2_048;
@@ -29,7 +34,7 @@ impl<'t> Templates<'t> {
             .engine
             .template_from_str(text)
             .map_err(|error| words(&error))?;
-        Ok(tasks_read(template.undeclared_variables(true)))
+        self.tasks_read(template.undeclared_variables(true))
     }
 
     /// The same for an expression without braces.
@@ -41,7 +46,29 @@ impl<'t> Templates<'t> {
             .engine
             .compile_expression(text)
             .map_err(|error| words(&error))?;
-        Ok(tasks_read(expression.undeclared_variables(true)))
+        self.tasks_read(expression.undeclared_variables(true))
+    }
+
+    /// `tasks.dump.outputs.key` reads `dump`.
+    fn tasks_read(&self, names: HashSet<String>) -> Result<Vec<String>, String> {
+        let mut read = Vec::new();
+        let mut unknown: Vec<&str> = Vec::new();
+        for name in &names {
+            let mut steps = name.split('.');
+            let root = steps.next().unwrap_or_default();
+            if root == "tasks" {
+                read.extend(steps.next().map(str::to_owned));
+            } else if !ROOTS.contains(&root) && !self.engine.globals().any(|(global, _)| global == root) {
+                unknown.push(root);
+            }
+        }
+        // The smallest, so that the same file always says the same.
+        if let Some(root) = unknown.into_iter().min() {
+            return Err(format!("`{root}` is unknown; templates see {}", ROOTS.join(", ")));
+        }
+        read.sort_unstable();
+        read.dedup();
+        Ok(read)
     }
 }
 
@@ -55,7 +82,7 @@ pub(super) fn is_template(text: &str) -> bool {
 pub(super) fn is_ours(command: &str) -> bool {
     command.match_indices("{{").any(|(at, _)| {
         let inside = command[at + 2..].trim_start_matches('-').trim_start();
-        ["params", "tasks", "env"].iter().any(|root| {
+        ROOTS.iter().any(|root| {
             inside.strip_prefix(root).is_some_and(|rest| {
                 rest.starts_with(['.', '['])
                     || rest.trim_start().starts_with("}}")
@@ -91,21 +118,6 @@ fn words(error: &minijinja::Error) -> String {
         .map_or_else(|| error.kind().to_string(), str::to_owned)
 }
 
-/// `tasks.dump.outputs.key` reads `dump`.
-fn tasks_read(names: impl IntoIterator<Item = String>) -> Vec<String> {
-    let mut read: Vec<String> = names
-        .into_iter()
-        .filter_map(|name| {
-            name.strip_prefix("tasks.")
-                .and_then(|rest| rest.split('.').next())
-                .map(str::to_owned)
-        })
-        .collect();
-    read.sort_unstable();
-    read.dedup();
-    read
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +133,16 @@ mod tests {
                 .expression("tasks.a.outputs.n > 3 and params.go")
                 .unwrap(),
             ["a"]
+        );
+        assert!(
+            templates
+                .template("{{ range(3) }}{% set x = 1 %}{{ x }}")
+                .unwrap()
+                .is_empty()
+        );
+        assert_eq!(
+            templates.template("{{ zebra.a }}{{ ape }}").unwrap_err(),
+            "`ape` is unknown; templates see params, tasks, dag, run"
         );
         assert!(templates.template("{{ params. }}").is_err());
         assert!(templates.expression("params.x ==").is_err());
@@ -140,7 +162,7 @@ mod tests {
         for ours in [
             "echo {{ params.day }}",
             "echo {{tasks.a.outputs.b}}",
-            "echo {{- env['A'] }}",
+            "echo {{- params['A'] }}",
             "echo {{ params }}",
         ] {
             assert!(is_ours(ours), "{ours}");

@@ -1,0 +1,351 @@
+//! Any definition, written in any format and with any spelling, means and hashes the same.
+
+#![allow(clippy::unwrap_used, dead_code)]
+
+mod definitions_support;
+
+use cis_core::dag::{
+    Dag, Defaults, Kind, More, Policy, RunIf, SkillCall, Task, canonical_json, content_hash, from_stored,
+    parse, to_stored,
+};
+use cis_core::id::{Scope, TaskIx};
+use cis_core::retry::{Backoff, Retry};
+use cis_core::source::Millis;
+use definitions_support::{FORMATS, WRAPPERS, render, wrap};
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+/// Strings that formats like to misread; no templates, which have rules of their own.
+fn text() -> impl Strategy<Value = String> {
+    let misread = vec![
+        "null",
+        "true",
+        "no",
+        "~",
+        "1.10",
+        "007",
+        "0x1F",
+        "- a",
+        "a: b",
+        "# x",
+        "2020-01-01",
+        " x ",
+        "|",
+        "1e3",
+    ];
+    prop_oneof![
+        "[a-zA-Z0-9 _./-]{0,20}x",
+        "[ -z|}~äß漢🦀\n\t\"'\\\\:#]{0,30}x",
+        prop::sample::select(misread).prop_map(str::to_owned),
+    ]
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        any::<bool>().prop_map(Value::Bool),
+        (-(1_i64 << 53)..=1 << 53).prop_map(Value::from),
+        // Fractions only: a whole float is the same number as the integer, and comes back as one.
+        (-1_000_000_i64..1_000_000).prop_map(|n| json!(n as f64 + 0.123_456_789)),
+        text().prop_map(Value::String),
+    ];
+    leaf.prop_recursive(3, 12, 4, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..4).prop_map(Value::Array),
+            btree_map(text(), inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+fn millis() -> impl Strategy<Value = Millis> {
+    (1_u64..100_000_000).prop_map(Millis)
+}
+
+prop_compose! {
+    fn retry()(
+        max in 1_u32..=1_000, fixed in any::<bool>(), initial in 0_u64..10_000, longer in 0_u64..100_000,
+        jitter in any::<bool>(), codes in proptest::collection::btree_set(1_i32..256, 0..4),
+    ) -> Retry {
+        let backoff = if fixed { Backoff::Fixed } else { Backoff::Exponential };
+        let on_exit_codes = codes.into_iter().collect();
+        Retry { max, backoff, initial: Millis(initial), cap: Millis(initial + longer), jitter, on_exit_codes }
+    }
+}
+
+prop_compose! {
+    fn more()(
+        name in option::of(text()), description in option::of(text()), when in option::of(Just("params.x == 1".to_owned())),
+        retry in option::of(retry()), timeout in option::of(millis()), queue_timeout in option::of(millis()),
+        grace in option::of(millis()), env in btree_map("[A-BD-Z][A-Z0-9_]{0,6}", text(), 0..3),
+        workdir in option::of("[a-z/]{1,9}"), target_node in option::of("[a-z]{1,9}"),
+    ) -> More {
+        More { name, description, when, retry, timeout, queue_timeout, grace, env, workdir, target_node }
+    }
+}
+
+prop_compose! {
+    fn task()(
+        shell in any::<bool>(), command in text(), skill in "[a-z]{3,9}x", input in option::of(value()),
+        run_if in prop::sample::select(RunIf::WORDS.to_vec()), priority in -5_i32..5, idempotent in any::<bool>(),
+        detach in any::<bool>(), debt_ignorable in any::<bool>(), more in more(),
+    ) -> Task {
+        let kind = if shell {
+            Kind::Shell { command: command.into() }
+        } else {
+            Kind::Skill(Box::new(SkillCall { skill, input: input.unwrap_or_default() }))
+        };
+        let more = (more != More::default()).then(|| Box::new(more));
+        Task {
+            id: "later".parse().unwrap(), kind, depends_on: Box::default(), run_if: run_if.1, priority, idempotent, detach,
+            debt_ignorable, more,
+        }
+    }
+}
+
+prop_compose! {
+    fn dag()(
+        description in option::of(text()), target_node in option::of("[a-z]{1,9}"), priority in -5_i32..5,
+        policy in prop::sample::select(Policy::WORDS.to_vec()), max_parallel in option::of(1_u32..99),
+        timeout in option::of(millis()), queue_timeout in option::of(millis()),
+        env in btree_map("[A-BD-Z][A-Z0-9_]{0,6}", text(), 0..3), params in btree_map(text(), value(), 0..4),
+        workdir in option::of("[a-z/]{1,9}"), mut tasks in vec(task(), 1..6), edges in vec((0_u32..6, 0_u32..6), 0..8),
+    ) -> Dag {
+        for (ix, task) in tasks.iter_mut().enumerate() {
+            task.id = format!("t-{ix}").parse().unwrap();
+            let before = edges.iter().filter(|(from, to)| *to as usize == ix && from < to).map(|(from, _)| TaskIx(*from));
+            let before: std::collections::BTreeSet<TaskIx> = before.collect();
+            task.depends_on = before.into_iter().collect();
+        }
+        Dag {
+            dag_id: "any".parse().unwrap(), scope: Scope::global(), description, target_node, priority, policy: policy.1,
+            max_parallel, timeout, queue_timeout, env, params, workdir, skills: Default::default(), tasks,
+        }
+    }
+}
+
+/// One of several spellings, chosen by the next bit of `coins`.
+struct Spelling {
+    coins: u64,
+}
+
+impl Spelling {
+    fn pick<'w>(&mut self, words: &[&'w str]) -> &'w str {
+        self.coins = self.coins.rotate_left(7).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        words[(self.coins >> 33) as usize % words.len()]
+    }
+
+    fn flip(&mut self) -> bool {
+        self.pick(&["", "x"]).is_empty()
+    }
+
+    /// A duration, and the key that goes with the way it is written.
+    fn span(&mut self, map: &mut Map<String, Value>, key: &str, span: Option<Millis>) {
+        let Some(Millis(ms)) = span else { return };
+        let (key, value) = match self.pick(&["ms", "number", "parts", "secs"]) {
+            "ms" => (key.to_owned(), json!(format!("{ms}ms"))),
+            "parts" => (
+                key.to_owned(),
+                json!(format!("{}m{}ms", ms / 60_000, ms % 60_000)),
+            ),
+            "secs" if key.ends_with("timeout") => (format!("{key}_secs"), json!(ms as f64 / 1000.0)),
+            _ => (key.to_owned(), json!(ms as f64 / 1000.0)),
+        };
+        map.insert(key, value);
+    }
+
+    fn dag(&mut self, dag: &Dag) -> Value {
+        let mut map = Map::new();
+        put(&mut map, "description", &dag.description);
+        put(&mut map, "target_node", &dag.target_node);
+        put(
+            &mut map,
+            self.pick(&["workdir", "cwd", "dir", "working_dir"]),
+            &dag.workdir,
+        );
+        put(
+            &mut map,
+            self.pick(&["max_parallel", "max_concurrency"]),
+            &dag.max_parallel,
+        );
+        self.default(&mut map, "priority", json!(dag.priority), dag.priority == 0);
+        self.default(
+            &mut map,
+            "policy",
+            json!(dag.policy.word()),
+            dag.policy == Policy::default(),
+        );
+        self.span(&mut map, "timeout", dag.timeout);
+        self.span(&mut map, "queue_timeout", dag.queue_timeout);
+        self.default(&mut map, "env", json!(dag.env), dag.env.is_empty());
+        self.default(&mut map, "params", json!(dag.params), dag.params.is_empty());
+        let tasks = dag.tasks.iter().map(|task| self.task(task, dag)).collect();
+        map.insert("tasks".to_owned(), Value::Array(tasks));
+        Value::Object(map)
+    }
+
+    /// A default may be written or left out.
+    fn default(&mut self, map: &mut Map<String, Value>, key: &str, value: Value, is_default: bool) {
+        if !is_default || self.flip() {
+            map.insert(key.to_owned(), value);
+        }
+    }
+
+    fn task(&mut self, task: &Task, dag: &Dag) -> Value {
+        let more = task.more();
+        let mut map = Map::new();
+        map.insert("id".to_owned(), json!(task.id.as_str()));
+        match &task.kind {
+            Kind::Shell { command } => {
+                map.insert(self.pick(&["command", "cmd"]).to_owned(), json!(**command));
+                match self.pick(&["none", "type", "skill"]) {
+                    "type" => drop(map.insert(self.pick(&["type", "kind"]).to_owned(), json!("shell"))),
+                    "skill" => {
+                        drop(map.insert("skill".to_owned(), json!(self.pick(&["shell", "shell-exec"]))))
+                    }
+                    _ => {}
+                }
+            }
+            Kind::Skill(call) => {
+                map.insert("skill".to_owned(), json!(call.skill));
+                self.default(&mut map, "type", json!("skill"), true);
+                if !call.input.is_null() {
+                    map.insert(
+                        self.pick(&["input", "params", "with"]).to_owned(),
+                        call.input.clone(),
+                    );
+                }
+            }
+        }
+        let mut before: Vec<&str> = task
+            .depends_on
+            .iter()
+            .map(|ix| dag.tasks[ix.index()].id.as_str())
+            .collect();
+        if self.flip() {
+            before.reverse();
+        }
+        let key = self.pick(&["depends_on", "deps", "dependencies"]);
+        let value = if before.len() == 1 && self.flip() {
+            json!(before[0])
+        } else {
+            json!(before)
+        };
+        self.default(&mut map, key, value, before.is_empty());
+        self.default(
+            &mut map,
+            "run_if",
+            json!(task.run_if.word()),
+            task.run_if == RunIf::default(),
+        );
+        self.default(&mut map, "priority", json!(task.priority), task.priority == 0);
+        self.default(&mut map, "idempotent", json!(task.idempotent), !task.idempotent);
+        self.default(&mut map, "detach", json!(task.detach), !task.detach);
+        let debt = if task.debt_ignorable {
+            "ignorable"
+        } else {
+            "blocking"
+        };
+        self.default(&mut map, "debt", json!(debt), !task.debt_ignorable);
+        put(&mut map, "name", &more.name);
+        put(&mut map, "description", &more.description);
+        put(&mut map, "when", &more.when);
+        put(&mut map, self.pick(&["workdir", "cwd"]), &more.workdir);
+        put(&mut map, "target_node", &more.target_node);
+        self.span(&mut map, "timeout", more.timeout);
+        self.span(&mut map, "queue_timeout", more.queue_timeout);
+        self.span(&mut map, "grace", more.grace);
+        self.default(&mut map, "env", json!(more.env), more.env.is_empty());
+        self.retry(&mut map, more.retry.as_ref());
+        Value::Object(map)
+    }
+
+    fn retry(&mut self, map: &mut Map<String, Value>, retry: Option<&Retry>) {
+        let Some(retry) = retry else {
+            return self.default(map, "retry", json!(0), true);
+        };
+        if *retry
+            == (Retry {
+                max: retry.max,
+                ..Retry::default()
+            })
+            && self.flip()
+        {
+            match self.pick(&["retry", "retries", "level"]) {
+                "level" => map.insert(
+                    "level".to_owned(),
+                    json!({"type": "mechanical", "retry": retry.max}),
+                ),
+                key => map.insert(key.to_owned(), json!(retry.max)),
+            };
+            return;
+        }
+        let mut table = Map::new();
+        table.insert("max".to_owned(), json!(retry.max));
+        let backoff = if retry.backoff == Backoff::Fixed {
+            "fixed"
+        } else {
+            "exponential"
+        };
+        self.default(
+            &mut table,
+            "backoff",
+            json!(backoff),
+            retry.backoff == Backoff::default(),
+        );
+        self.default(&mut table, "jitter", json!(retry.jitter), retry.jitter);
+        self.span(&mut table, "initial", Some(retry.initial));
+        self.span(&mut table, "cap", Some(retry.cap));
+        self.default(
+            &mut table,
+            "on_exit_codes",
+            json!(retry.on_exit_codes),
+            retry.on_exit_codes.is_empty(),
+        );
+        map.insert("retry".to_owned(), Value::Object(table));
+    }
+}
+
+fn put<T: serde::Serialize>(map: &mut Map<String, Value>, key: &str, value: &Option<T>) {
+    if let Some(value) = value {
+        map.insert(key.to_owned(), json!(value));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_spelling_means_the_same(dag in dag(), coins in any::<u64>()) {
+        let hash = content_hash(&dag);
+        let mut spelling = Spelling { coins };
+        for format in FORMATS {
+            let wrapper = spelling.pick(&WRAPPERS);
+            let text = render(&wrap(wrapper, &spelling.dag(&dag)), format);
+            let defaults = Defaults { dag_id: Some("any".to_owned()), scope: None };
+            let parsed = parse(text.as_bytes(), format, &defaults);
+            prop_assert!(parsed.is_ok(), "{:?}\n{}\n{:#?}", format, text, parsed.err());
+            let parsed = parsed.unwrap();
+            prop_assert_eq!(&parsed.dag, &dag, "{:?}\n{}", format, text);
+            prop_assert_eq!(content_hash(&parsed.dag), hash.clone());
+        }
+    }
+
+    #[test]
+    fn canonical_text_is_canonical(dag in dag()) {
+        let text = canonical_json(&dag);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        prop_assert_eq!(serde_json_canonicalizer::to_string(&value).unwrap(), text);
+    }
+
+    #[test]
+    fn what_is_stored_comes_back(dag in dag()) {
+        prop_assert_eq!(from_stored(&to_stored(&dag)).unwrap(), dag);
+    }
+
+    #[test]
+    fn the_hash_sees_every_change(dag in dag(), other in dag()) {
+        prop_assert_eq!(canonical_json(&dag) == canonical_json(&other), dag == other);
+        prop_assert_eq!(content_hash(&dag) == content_hash(&other), dag == other);
+    }
+}
