@@ -1,7 +1,42 @@
 //! The coordinator: commands in, transactions and effects out.
 //!
+//! ```text
+//!  cis.sock ─► server ─┐
+//!  this process ───────┴► Handle ─► coordinator loop ─► store (one transaction) ─► runner
+//!                                         ▲                                          │
+//!                                         └──────────── how attempts ended ──────────┘
+//! ```
+//!
+//! Effects never happen before the commit; their results come back as new store operations. It deliberately does
+//! not know which store it runs on, nor anything of terminals or HTTP.
+//!
 //! | module | what lives there |
 //! |---|---|
+//! | [`data_dir`] | the files of one data directory, and the lock that makes its coordinator the only one |
+//! | [`command`] | everything a caller can ask of a coordinator |
+//! | [`coordinator`] | the loop that decides what happens next |
+//! | `dispatch` | from a claimed task to a process to start |
+//! | `report` | from an ended process to what the store records |
+//! | `runner_link` | the connection to the runner |
+//! | [`server`], [`client`] | commands over `cis.sock` |
+//! | [`session`] | being the coordinator, or talking to whoever is |
+//! | [`select`] | which tasks a new run runs, carries over or leaves |
+//! | [`context`] | the environment and directory a run starts its tasks in |
 //! | [`skill`] | finding, describing and pinning skills |
+//! | [`system`] | the real clock and randomness |
+//! | `wire` | how commands travel over `cis.sock` |
 
+pub mod client;
+pub mod command;
+pub mod context;
+pub mod coordinator;
+pub mod data_dir;
+mod dispatch;
+mod report;
+mod runner_link;
+pub mod select;
+pub mod server;
+pub mod session;
 pub mod skill;
+pub mod system;
+mod wire;

@@ -80,10 +80,16 @@ pub struct Definition {
 pub struct Opening {
     pub epoch: Epoch,
     pub live: Vec<LiveAttempt>,
-    /// Runs that are not over and belong to a foreground process.
-    pub attached: Vec<RunRef>,
-    /// How many runs are not over.
-    pub unfinished: u32,
+    /// Runs that are not over.
+    pub unfinished: Vec<Unfinished>,
+}
+
+/// A run that is not over.
+#[derive(Debug, Clone)]
+pub struct Unfinished {
+    pub run: RunRef,
+    /// It belongs to a foreground process.
+    pub attached: bool,
 }
 
 /// An attempt the store believes is running.

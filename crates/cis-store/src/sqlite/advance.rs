@@ -42,7 +42,13 @@ struct Live {
 }
 
 fn record(tx: &mut Tx<'_>, report: &Report) -> Answer<Recorded> {
-    let Some(live) = live(tx, report)? else { return Ok(Recorded::Stale) };
+    let Some(mut live) = live(tx, report)? else { return Ok(Recorded::Stale) };
+    let overtaken = live.task.status == TaskStatus::Running && report.ending != Ending::Succeeded;
+    if overtaken && tx.run(live.task.run)?.is_stopping() {
+        // The run's stop has been committed but has not got to this task yet.
+        live.task.status = tasks::move_task(tx, live.task, TaskMove::Cancel, None)?;
+        live.task.version.0 += 1;
+    }
     let (step, wait) = judge(tx, &live, report)?;
     let status = write(tx, &live, report, step, wait)?;
     let (run, ix) = (live.task.run, live.task.ix);

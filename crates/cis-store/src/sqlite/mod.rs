@@ -73,6 +73,11 @@ impl SqliteStore {
     pub fn open(file: &Path, durability: Durability) -> Answer<Self> {
         Ok(Self { writer: Writer::start(migrate::open(file, durability)?)? })
     }
+
+    /// Waits until everything is written and the file is closed. Call it on the last handle.
+    pub fn close(self) {
+        self.writer.close();
+    }
 }
 
 impl Store for SqliteStore {

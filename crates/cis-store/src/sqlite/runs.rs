@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::tx::{Tx, parsed};
 use super::{claim, steps};
-use crate::port::{Answer, Definition, Fate, LiveAttempt, Opening, RevisionStatus, RunRef, StartRun};
+use crate::port::{Answer, Definition, Fate, LiveAttempt, Opening, RevisionStatus, RunRef, StartRun, Unfinished};
 
 /// See [`crate::Store::open_epoch`].
 pub(super) fn open_epoch(tx: &mut Tx<'_>) -> Answer<Opening> {
@@ -22,18 +22,17 @@ pub(super) fn open_epoch(tx: &mut Tx<'_>) -> Answer<Opening> {
         .prepare_cached("UPDATE counters SET value = value + 1 WHERE name = 'coordinator_epoch' RETURNING value")?
         .query_row([], |row| row.get(0))?;
     tx.memory.fences = (Epoch(epoch), 0);
-    let unfinished: Vec<(RunKey, bool)> = tx
+    let keys: Vec<RunKey> = tx
         .conn
-        .prepare_cached("SELECT run_key, attached FROM dag_runs INDEXED BY runs_unfinished WHERE completed_at IS NULL")?
-        .query_map([], |row| Ok((RunKey(row.get(0)?), row.get(1)?)))?
+        .prepare_cached("SELECT run_key FROM dag_runs INDEXED BY runs_unfinished WHERE completed_at IS NULL")?
+        .query_map([], |row| row.get(0).map(RunKey))?
         .collect::<Result<_, _>>()?;
-    let mut attached = Vec::new();
-    for (run, _) in unfinished.iter().filter(|(_, attached)| *attached) {
-        attached.push(tx.run(*run)?.reference());
-    }
+    let unfinished = keys
+        .into_iter()
+        .map(|key| tx.run(key).map(|row| Unfinished { run: row.reference(), attached: row.info.attached }))
+        .collect::<Answer<_>>()?;
     let live = live_attempts(tx)?;
-    let unfinished = u32::try_from(unfinished.len()).unwrap_or(u32::MAX);
-    Ok(Opening { epoch: Epoch(epoch), live, attached, unfinished })
+    Ok(Opening { epoch: Epoch(epoch), live, unfinished })
 }
 
 fn live_attempts(tx: &mut Tx<'_>) -> Answer<Vec<LiveAttempt>> {

@@ -5,7 +5,8 @@
 //! told of a write that is not there.
 
 use std::fmt;
-use std::thread;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 
 use cis_core::source::Timestamp;
 use rusqlite::Connection;
@@ -25,6 +26,7 @@ const BATCH_MAX: usize = 64;
 #[derive(Clone)]
 pub struct Writer {
     queue: mpsc::Sender<Box<dyn Op>>,
+    thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
 impl fmt::Debug for Writer {
@@ -37,11 +39,21 @@ impl Writer {
     /// Starts the thread on its connection.
     pub(super) fn start(conn: Connection) -> Answer<Self> {
         let (queue, jobs) = mpsc::channel(QUEUE_MAX);
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("cis-writer".into())
             .spawn(move || Thread { conn, memory: Memory::new(), jobs }.run())
             .map_err(|e| StoreError::Database(format!("cannot start the writer thread: {e}")))?;
-        Ok(Self { queue })
+        Ok(Self { queue, thread: Arc::new(Mutex::new(Some(thread))) })
+    }
+
+    /// Lets the thread finish what is queued and waits until it has closed the file.
+    pub(super) fn close(self) {
+        drop(self.queue);
+        let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
+        // Another handle is still in use: whoever drops the last one lets the thread go.
+        if let Some(thread) = thread.filter(|_| Arc::strong_count(&self.thread) == 1) {
+            let _ = thread.join();
+        }
     }
 
     /// Runs `op` in a transaction; answers once it is committed.

@@ -1,0 +1,71 @@
+//! Talking to the coordinator of a data directory from another process.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use crate::command::{Command, Reply};
+use crate::server::Request;
+use crate::wire;
+
+/// Longest path the kernel takes for a socket.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// A connection to a coordinator. Runs it attaches end when it is dropped.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+}
+
+impl Client {
+    /// Connects to the coordinator that listens at `socket`; `None` if nobody does.
+    pub fn connect(socket: &Path) -> io::Result<Option<Self>> {
+        match with_short_path(socket, |short| UnixStream::connect(short)) {
+            Ok(stream) => Ok(Some(Self { stream })),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Asks and waits for the answer. An error means the coordinator is gone; asking the next one again is safe.
+    pub fn call(&mut self, command: Command) -> io::Result<Reply> {
+        wire::send(&mut self.stream, &Request::Command(command))?;
+        wire::receive(&mut self.stream)
+    }
+
+    /// Turns the connection into a stream of changes.
+    pub fn follow(mut self) -> io::Result<Changes> {
+        wire::send(&mut self.stream, &Request::Follow)?;
+        Ok(Changes { stream: self.stream })
+    }
+}
+
+/// A stream that says whenever something changed.
+#[derive(Debug)]
+pub struct Changes {
+    stream: UnixStream,
+}
+
+impl Changes {
+    /// Waits for the next change; an error means the coordinator is gone.
+    pub fn wait(&mut self) -> io::Result<()> {
+        wire::receive::<Reply>(&mut self.stream).map(|_| ())
+    }
+
+    /// A second handle, to end the waiting from elsewhere.
+    pub fn closer(&self) -> io::Result<UnixStream> {
+        self.stream.try_clone()
+    }
+}
+
+/// Calls `f` with a path to the same file that is short enough for a socket address.
+pub(crate) fn with_short_path<T>(path: &Path, f: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    if path.as_os_str().len() <= SOCKET_PATH_MAX {
+        return f(path);
+    }
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return f(path) };
+    let dir = File::open(dir)?;
+    f(&PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name))
+}

@@ -1,0 +1,139 @@
+//! Everything a caller can ask of a coordinator, from inside its process or over `cis.sock`. Each can be asked
+//! again after a lost answer: ids are chosen by the caller, decisions are idempotent.
+
+use std::sync::Arc;
+
+use cis_core::dag::{Dag, stored};
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{DagId, RunId, RunKey, Scope};
+use cis_core::run::RunStatus;
+use cis_store::port::{Fate, Published, RunRef, Settled};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::context::Context;
+
+/// What is asked.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    Publish {
+        dag: SharedDag,
+        content_hash: String,
+        new_revision: bool,
+        by: String,
+    },
+    Settle {
+        definition: i64,
+        content_hash: String,
+        confirm: bool,
+        by: String,
+    },
+    Start(Box<Start>),
+    /// This connection owns the run from now on: it ends with it.
+    Attach {
+        run: RunKey,
+    },
+    Stop {
+        run: RunKey,
+        /// Do not wait for anybody: SIGKILL.
+        kill: bool,
+    },
+    /// Who is there?
+    Hello,
+}
+
+/// A run to start.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Start {
+    pub run_id: RunId,
+    pub definition: i64,
+    pub params: Value,
+    pub max_parallel: Option<u32>,
+    /// The run ends when the asking process goes away.
+    pub attached: bool,
+    pub fates: Option<Vec<Fate>>,
+    pub resumed_from: Option<RunKey>,
+    pub by_confirmation: bool,
+    pub by: String,
+    pub context: Context,
+}
+
+/// What is answered.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    Published(Published),
+    Settled(Settled),
+    Started(RunRef),
+    Stopping(RunStatus),
+    Attached,
+    Hello(About),
+    Refused(Refusal),
+}
+
+/// What a coordinator says of itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct About {
+    pub pid: u32,
+    pub version: String,
+    pub epoch: i64,
+    pub durability: cis_store::sqlite::Durability,
+    pub slots: u32,
+}
+
+/// A definition that is shared inside a process and travels in its stored form between processes.
+#[derive(Debug, Clone)]
+pub struct SharedDag(pub Arc<Dag>);
+
+#[derive(Serialize, Deserialize)]
+struct Travelling {
+    dag_id: DagId,
+    scope: Scope,
+    content: String,
+}
+
+impl Serialize for SharedDag {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let content = stored::to_stored(&self.0);
+        Travelling { dag_id: self.0.dag_id.clone(), scope: self.0.scope.clone(), content }.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for SharedDag {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let travelling = Travelling::deserialize(from)?;
+        let mut dag = stored::from_stored(&travelling.content).map_err(serde::de::Error::custom)?;
+        (dag.dag_id, dag.scope) = (travelling.dag_id, travelling.scope);
+        Ok(Self(Arc::new(dag)))
+    }
+}
+
+macro_rules! expect {
+    ($($name:ident, $variant:ident, $type:ty);+ $(;)?) => {
+        impl Reply {
+            $(
+                /// This answer, or the refusal in its place.
+                pub fn $name(self) -> Result<$type, Refusal> {
+                    match self {
+                        Self::$variant(answer) => Ok(answer),
+                        Self::Refused(refusal) => Err(refusal),
+                        other => Err(unexpected(&other)),
+                    }
+                }
+            )+
+        }
+    };
+}
+
+expect! {
+    published, Published, Published;
+    settled, Settled, Settled;
+    started, Started, RunRef;
+    stopping, Stopping, RunStatus;
+    hello, Hello, About;
+}
+
+fn unexpected(reply: &Reply) -> Refusal {
+    Refusal::new(ErrorCode::Internal, format!("unexpected answer: {reply:?}"))
+}

@@ -1,0 +1,90 @@
+//! The files of one data directory, and the lock that makes its coordinator the only one.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// A data directory. Its paths are made here and nowhere else, never from anybody's input.
+#[derive(Debug, Clone)]
+pub struct DataDir {
+    root: PathBuf,
+}
+
+/// The right to be the coordinator of a data directory, for as long as it lives.
+#[derive(Debug)]
+pub struct CoordinatorLock {
+    _file: File,
+}
+
+impl DataDir {
+    /// The directory at `root`, created for its owner only if it is not there.
+    pub fn create(root: &Path) -> io::Result<Self> {
+        let dir = Self::at(&std::path::absolute(root)?);
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir.root)?;
+        // Whatever made it, others have no business in it: tasks' output and environments are inside.
+        let mode = fs::metadata(&dir.root)?.permissions().mode();
+        if mode & 0o077 != 0 {
+            fs::set_permissions(&dir.root, fs::Permissions::from_mode(0o700))?;
+        }
+        for part in ["logs", "outputs", "contexts"] {
+            DirBuilder::new().recursive(true).mode(0o700).create(dir.root.join(part))?;
+        }
+        Ok(dir)
+    }
+
+    /// The directory at `root`, which need not be there.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The store's file.
+    pub fn database(&self) -> PathBuf {
+        self.root.join("dag.db")
+    }
+
+    /// Where the coordinator listens.
+    pub fn socket(&self) -> PathBuf {
+        self.root.join("cis.sock")
+    }
+
+    /// Where an attempt's output is, under `logs/`.
+    pub fn log_name(run: i64, execution: i64, attempt: u32) -> String {
+        format!("{run}/{execution}.{attempt}.log")
+    }
+
+    /// Where an attempt's output is.
+    pub fn log(&self, run: i64, execution: i64, attempt: u32) -> PathBuf {
+        self.root.join("logs").join(Self::log_name(run, execution, attempt))
+    }
+
+    /// Where an attempt may write its outputs.
+    pub fn output(&self, execution: i64, fence: i64) -> PathBuf {
+        self.root.join("outputs").join(format!("{execution}.{fence}"))
+    }
+
+    /// Where a run's environment and directory are kept.
+    pub fn context(&self, run: i64) -> PathBuf {
+        self.root.join("contexts").join(format!("{run}.json"))
+    }
+
+    /// Which boot of the machine the last coordinator saw.
+    pub fn boot(&self) -> PathBuf {
+        self.root.join("boot")
+    }
+
+    /// Becomes the coordinator, unless someone is.
+    pub fn try_lock(&self) -> io::Result<Option<CoordinatorLock>> {
+        let path = self.root.join("coordinator.lock");
+        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(CoordinatorLock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(e)) => Err(e),
+        }
+    }
+}

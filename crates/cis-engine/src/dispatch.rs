@@ -1,0 +1,164 @@
+//! From a claimed task to a process to start: its program, its environment, its limits.
+
+use std::cell::LazyCell;
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cis_core::dag::{Kind, SkillCall};
+use cis_core::id::RunKey;
+use cis_core::source::Millis;
+use cis_core::template::{self, Scene};
+use cis_runner::protocol::{AttemptKey, Start};
+use cis_store::port::Claimed;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::data_dir::DataDir;
+use crate::skill::{Skill, SkillPath};
+
+/// What every attempt gets unless its task says otherwise.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Between SIGTERM and SIGKILL.
+    pub grace: Millis,
+    /// Output kept per attempt.
+    pub log_cap_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { grace: Millis(10_000), log_cap_bytes: 10 << 20 }
+    }
+}
+
+/// Makes processes of claims.
+#[derive(Debug)]
+pub(crate) struct Dispatch {
+    data_dir: DataDir,
+    limits: Limits,
+    /// Skills already found and checked, per run: what was confirmed does not change under it.
+    skills: HashMap<(RunKey, String), Result<Arc<Skill>, String>>,
+}
+
+impl Dispatch {
+    pub(crate) fn new(data_dir: DataDir, limits: Limits) -> Self {
+        Self { data_dir, limits, skills: HashMap::new() }
+    }
+
+    /// Forgets what it knew of a run that is over.
+    pub(crate) fn forget(&mut self, run: RunKey) {
+        self.skills.retain(|(of, _), _| *of != run);
+    }
+
+    /// The attempt to start, or why it cannot be.
+    pub(crate) fn start(&mut self, claim: &Claimed, context: &Context, tied: bool) -> Result<Start, String> {
+        let (task, dag) = (claim.task(), &claim.run.definition.dag);
+        let more = task.more();
+        // Most tasks have no template, and never look at it.
+        let scene = LazyCell::new(|| scene(claim));
+        let mut env = Vec::with_capacity(dag.env.len() + more.env.len() + 8);
+        for (name, value) in dag.env.iter().chain(&more.env) {
+            env.push((name.clone(), fill(value, &scene, name)?));
+        }
+        let (argv, stdin) = match &task.kind {
+            Kind::Shell { command } => (vec!["/bin/sh".to_owned(), "-c".to_owned(), command.to_string()], None),
+            Kind::Skill(call) => self.skill(claim, call, context, &scene, &mut env)?,
+        };
+        self.cookies(claim, &mut env);
+        let key = AttemptKey { execution: claim.execution.0, fence: claim.fence.0 };
+        Ok(Start {
+            key,
+            context: claim.run.key.0,
+            argv,
+            env,
+            workdir: workdir(dag.workdir.as_deref(), more.workdir.as_deref()),
+            stdin,
+            log: DataDir::log_name(claim.run.key.0, claim.execution.0, claim.attempt),
+            timeout_ms: more.timeout.map(|limit| limit.0),
+            grace_ms: more.grace.unwrap_or(self.limits.grace).0,
+            log_cap_bytes: self.limits.log_cap_bytes,
+            tied,
+            detach: task.detach,
+        })
+    }
+
+    /// How a task knows itself, and how its processes are known to be its own.
+    fn cookies(&self, claim: &Claimed, env: &mut Vec<(String, String)>) {
+        let dag = &claim.run.definition.dag;
+        let output = self.data_dir.output(claim.execution.0, claim.fence.0);
+        env.extend([
+            ("CIS_DAG_ID".to_owned(), dag.dag_id.to_string()),
+            ("CIS_RUN_ID".to_owned(), claim.run.run_id.to_string()),
+            ("CIS_RUN_NUMBER".to_owned(), claim.run.number.to_string()),
+            ("CIS_TASK_ID".to_owned(), claim.task().id.to_string()),
+            ("CIS_ATTEMPT".to_owned(), claim.attempt.to_string()),
+            ("CIS_FENCE".to_owned(), claim.fence.to_string()),
+            ("CIS_OUTPUT".to_owned(), output.to_string_lossy().into_owned()),
+        ]);
+    }
+
+    /// A skill's program, with its input on stdin and in `CIS_INPUT`.
+    fn skill(
+        &mut self,
+        claim: &Claimed,
+        call: &SkillCall,
+        context: &Context,
+        scene: &Scene,
+        env: &mut Vec<(String, String)>,
+    ) -> Result<(Vec<String>, Option<String>), String> {
+        let skill = self.find(claim, &call.skill, &context.skill_dirs)?;
+        let argv = skill.argv().map_err(|e| e.to_string())?.to_vec();
+        let input = template::fill_json(&call.input, scene).map_err(|e| format!("input {e}"))?.to_string();
+        env.extend(skill.env());
+        env.push(("CIS_TASK_NAME".to_owned(), claim.task().title().to_owned()));
+        env.push(("CIS_INPUT".to_owned(), input.clone()));
+        Ok((argv, Some(input)))
+    }
+
+    /// The skill as it was when the revision was confirmed, or why it is not.
+    fn find(&mut self, claim: &Claimed, name: &str, dirs: &[PathBuf]) -> Result<Arc<Skill>, String> {
+        let pinned = claim.run.definition.dag.skills.get(name);
+        let found = self.skills.entry((claim.run.key, name.to_owned())).or_insert_with(|| {
+            let skill = SkillPath::new(dirs.to_vec()).find(name).map_err(|e| e.to_string())?;
+            match pinned {
+                Some(hash) if *hash != skill.tree_hash => Err(format!(
+                    "skill `{name}` has changed since this revision was confirmed; publish and confirm it again"
+                )),
+                _ => Ok(Arc::new(skill)),
+            }
+        });
+        found.clone()
+    }
+}
+
+fn fill(text: &str, scene: &impl Deref<Target = Scene>, name: &str) -> Result<String, String> {
+    if !template::is_template(text) {
+        return Ok(text.to_owned());
+    }
+    let value = template::fill(text, scene).map_err(|e| format!("env `{name}` {e}"))?;
+    if value.contains('\0') {
+        return Err(format!("env `{name}`: the value holds a NUL character"));
+    }
+    Ok(value)
+}
+
+/// What a task's templates see.
+fn scene(claim: &Claimed) -> Scene {
+    let tasks = claim.upstream.iter().map(|(id, outputs)| (id.clone(), json!({"outputs": outputs})));
+    Scene {
+        params: claim.run.params.clone(),
+        tasks: Value::Object(tasks.collect()),
+        dag_id: claim.run.definition.dag.dag_id.to_string(),
+        run_id: claim.run.run_id.to_string(),
+    }
+}
+
+/// The task's directory, relative to the DAG's.
+fn workdir(dag: Option<&str>, task: Option<&str>) -> Option<String> {
+    match (dag, task) {
+        (Some(dag), Some(task)) => Some(PathBuf::from(dag).join(task).to_string_lossy().into_owned()),
+        (dag, task) => task.or(dag).map(ToOwned::to_owned),
+    }
+}

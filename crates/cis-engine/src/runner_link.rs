@@ -1,0 +1,123 @@
+//! The connection to the runner: made when there is something to run, made again when it breaks.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::Epoch;
+use cis_runner::client;
+use cis_runner::frame::{self, Decoder};
+use cis_runner::protocol::{FromRunner, Known, PROTOCOL, ToRunner};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+/// Bytes read from the runner at once: some dozens of outcomes.
+const READ_BYTES: usize = 64 << 10;
+
+/// How often a runner that goes just as we come is asked again.
+const HANDSHAKES_MAX: u32 = 5;
+
+/// A connection on which the handshake is done.
+#[derive(Debug)]
+pub(crate) struct RunnerLink {
+    reading: OwnedReadHalf,
+    writing: OwnedWriteHalf,
+    decoder: Decoder,
+    outgoing: Vec<u8>,
+    /// What the runner knew of when we came.
+    pub(crate) known: Vec<Known>,
+}
+
+/// How to reach the runner of a data directory.
+#[derive(Debug, Clone)]
+pub(crate) struct RunnerAddress {
+    pub(crate) data_dir: PathBuf,
+    /// The program that is also the runner.
+    pub(crate) exe: PathBuf,
+    pub(crate) epoch: Epoch,
+    pub(crate) slots: u32,
+}
+
+impl RunnerLink {
+    /// Connects, starting the runner if there is none.
+    pub(crate) async fn connect(address: &RunnerAddress) -> Result<Self, Refusal> {
+        let mut last = None;
+        for _ in 0..HANDSHAKES_MAX {
+            match Self::handshake(address).await {
+                Ok(link) => return link,
+                Err(e) => last = Some(e),
+            }
+        }
+        let why = last.map_or_else(String::new, |e| format!(": {e}"));
+        Err(Refusal::new(ErrorCode::Unavailable, format!("cannot reach the runner{why}"))
+            .hint(format!("`{}` may say why", address.data_dir.join("runner.log").display())))
+    }
+
+    /// An outer error is worth another try; an inner one is an answer.
+    async fn handshake(address: &RunnerAddress) -> io::Result<Result<Self, Refusal>> {
+        let stream = open(&address.data_dir, &address.exe).await?;
+        let (reading, writing) = stream.into_split();
+        let mut link =
+            Self { reading, writing, decoder: Decoder::new(), outgoing: Vec::new(), known: Vec::new() };
+        link.queue(&ToRunner::Hello { protocol: PROTOCOL, epoch: address.epoch.0, slots: address.slots });
+        link.flush().await?;
+        match link.next().await? {
+            FromRunner::Welcome { attempts, .. } => {
+                link.known = attempts;
+                Ok(Ok(link))
+            }
+            FromRunner::Refused { epoch } => Ok(Err(Refusal::new(
+                ErrorCode::Unavailable,
+                format!("the runner serves a later coordinator (epoch {epoch}, ours is {})", address.epoch),
+            ))),
+            other => Err(io::Error::other(format!("the runner answered Hello with {other:?}"))),
+        }
+    }
+
+    /// The next message; an error means the connection is gone. Safe to cancel.
+    pub(crate) async fn next(&mut self) -> io::Result<FromRunner> {
+        loop {
+            if let Some(message) = self.pull()? {
+                return Ok(message);
+            }
+            let mut bytes = [0; READ_BYTES];
+            let n = self.reading.read(&mut bytes).await?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.decoder.push(&bytes[..n]);
+        }
+    }
+
+    /// A message that is already here.
+    pub(crate) fn pull(&mut self) -> io::Result<Option<FromRunner>> {
+        self.decoder.pull().map_err(io::Error::other)
+    }
+
+    /// Adds a message to what the next flush sends.
+    pub(crate) fn queue(&mut self, message: &ToRunner) {
+        // Only a message beyond the frame limit does not encode, and commands are bounded far below it.
+        if let Ok(bytes) = frame::encode(message) {
+            self.outgoing.extend_from_slice(&bytes);
+        }
+    }
+
+    /// Sends what is queued.
+    pub(crate) async fn flush(&mut self) -> io::Result<()> {
+        if self.outgoing.is_empty() {
+            return Ok(());
+        }
+        let sent = self.writing.write_all(&self.outgoing).await;
+        self.outgoing.clear();
+        sent
+    }
+}
+
+async fn open(data_dir: &Path, exe: &Path) -> io::Result<UnixStream> {
+    let (data_dir, exe) = (data_dir.to_owned(), exe.to_owned());
+    let connect = move || client::connect_or_spawn(&data_dir, &exe);
+    let stream = tokio::task::spawn_blocking(connect).await.map_err(io::Error::other)??;
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}

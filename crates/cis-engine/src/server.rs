@@ -1,0 +1,103 @@
+//! Commands over `cis.sock`: whoever coordinates a data directory serves every other `cis` process on it.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::command::{Command, Reply};
+use crate::coordinator::{Handle, Owner};
+use crate::wire;
+
+/// Followers are told of changes at most this often.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What a connection may say.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Request {
+    Command(Command),
+    /// From here on, tell me whenever something changes.
+    Follow,
+}
+
+/// The listening side. Dropping it stops listening and removes the socket.
+#[derive(Debug)]
+pub struct Server {
+    path: PathBuf,
+    accepting: JoinHandle<()>,
+}
+
+impl Server {
+    /// Listens at `path`. Only the holder of the data directory's lock may call this: a socket that is already
+    /// there is a dead coordinator's.
+    pub fn listen(path: PathBuf, handle: Handle) -> io::Result<Self> {
+        let _ = std::fs::remove_file(&path);
+        let listener = bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let accepting = tokio::spawn(accept(listener, handle));
+        Ok(Self { path, accepting })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+        self.accepting.abort();
+    }
+}
+
+/// Binds a socket however long the path is: the kernel takes 107 bytes, so longer ones go by a directory handle.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    crate::client::with_short_path(path, |short| UnixListener::bind(short))
+}
+
+async fn accept(listener: UnixListener, handle: Handle) {
+    static OWNERS: AtomicU64 = AtomicU64::new(1);
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors, most likely; those in use will be closed.
+            tokio::time::sleep(TICK).await;
+            continue;
+        };
+        let own = rustix::process::getuid().as_raw();
+        if stream.peer_cred().is_ok_and(|peer| peer.uid() == own || peer.uid() == 0) {
+            let owner = Owner(OWNERS.fetch_add(1, Ordering::Relaxed));
+            tokio::spawn(serve(stream, handle.clone(), owner));
+        }
+    }
+}
+
+async fn serve(mut stream: UnixStream, handle: Handle, owner: Owner) {
+    while let Ok(request) = wire::receive_async(&mut stream).await {
+        match request {
+            Request::Command(command) => {
+                let reply = handle.call(command, owner).await;
+                if wire::send_async(&mut stream, &reply).await.is_err() {
+                    break;
+                }
+            }
+            Request::Follow => {
+                let _ = follow(&mut stream, handle.changes()).await;
+                break;
+            }
+        }
+    }
+    handle.gone(owner).await;
+}
+
+async fn follow(stream: &mut UnixStream, mut changes: watch::Receiver<u64>) -> io::Result<()> {
+    changes.mark_changed();
+    while changes.changed().await.is_ok() {
+        changes.mark_unchanged();
+        wire::send_async(stream, &Reply::Attached).await?;
+        tokio::time::sleep(TICK).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! The real clock and the real randomness: the one place that asks the machine for either.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cis_core::source::{Clock, Random, Timestamp};
+
+/// The machine's clock and random numbers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct System;
+
+impl Clock for System {
+    #[allow(clippy::disallowed_methods, reason = "this is where time comes from")]
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+impl Random for System {
+    #[allow(clippy::disallowed_methods, reason = "this is where randomness comes from")]
+    fn bits(&self) -> u64 {
+        let mut bytes = [0; 8];
+        // Without a source of randomness, ids still differ by time, and jitter is merely absent.
+        let _ = getrandom::fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+/// Identifies this boot of the machine.
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
+}
+
+/// Who is asking: the user's name, for `created_by`.
+pub fn user() -> String {
+    let name = std::env::var("USER").ok().filter(|name| !name.is_empty());
+    name.unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()))
+}
