@@ -180,3 +180,90 @@ fn what_is_stored_comes_back() {
         assert_eq!(from_stored(&to_stored(&dag)).unwrap(), dag);
     }
 }
+
+#[test]
+fn editors_leave_their_marks() {
+    let plain = read(Format::Toml, FULL_TOML).dag;
+    let marked = format!("\u{feff}{}", FULL_TOML.replace('\n', "\r\n"));
+    assert_eq!(read(Format::Toml, &marked).dag, plain);
+    let yaml = format!("\u{feff}{}", FULL_YAML.replace('\n', "\r\n"));
+    assert_eq!(read(Format::Yaml, &yaml).dag.tasks, plain.tasks);
+    let json = format!("\u{feff}{}", FULL_JSON.replace('\n', "\r\n"));
+    assert_eq!(read(Format::Json, &json).dag.tasks, plain.tasks);
+}
+
+#[test]
+fn yaml_has_more_ways_to_write() {
+    let text = "\
+version: 3
+tasks:
+  - &first
+    id: a
+    command: |
+      set -e
+      echo 'two lines'
+    env: &env {A: 007, B: 1.10, C: 0x1F, D: yes, E: ~x}
+  - id: b
+    command: >-
+      echo
+      folded
+    env: *env
+    depends_on:
+    - a
+";
+    let dag = read(Format::Yaml, text).dag;
+    assert!(
+        matches!(&dag.tasks[0].kind, Kind::Shell { command } if &**command == "set -e\necho 'two lines'\n")
+    );
+    assert!(matches!(&dag.tasks[1].kind, Kind::Shell { command } if &**command == "echo folded"));
+    let env: Vec<&str> = dag.tasks[1].more().env.values().map(String::as_str).collect();
+    assert_eq!(env, ["007", "1.10", "31", "yes", "~x"]);
+    assert_eq!(dag.tasks[0].more().env, dag.tasks[1].more().env);
+}
+
+#[test]
+fn a_name_is_an_id_where_it_can_be() {
+    let task = r#""tasks":[{"id":"a","command":"x"}]"#;
+    let named = |extra: &str| read(Format::Json, &format!("{{{extra}{task}}}")).dag;
+    assert_eq!(named(r#""name":"nightly","#).dag_id.as_str(), "nightly");
+    let described = named(r#""name":"The nightly backup","#);
+    assert_eq!(described.dag_id.as_str(), "stem");
+    assert_eq!(described.description.as_deref(), Some("The nightly backup"));
+    let both = named(r#""name":"nightly","dag_id":"n1","#);
+    assert_eq!(
+        (both.dag_id.as_str(), both.description.as_deref()),
+        ("n1", Some("nightly"))
+    );
+}
+
+#[test]
+fn a_long_first_wait_is_not_cut() {
+    let text = r#"{"tasks":[{"id":"a","command":"x","retry":{"max":2,"backoff":"fixed","initial":"5m"}}]}"#;
+    let dag = read(Format::Json, text).dag;
+    let retry = dag.tasks[0].more().retry.clone().unwrap();
+    assert_eq!((retry.initial.0, retry.cap.0), (300_000, 300_000));
+}
+
+#[test]
+fn no_tries_is_no_retry() {
+    for retry in ["0", r#"{"max":0,"on_exit_codes":[3]}"#] {
+        let text = format!(r#"{{"tasks":[{{"id":"a","command":"x","retry":{retry}}}]}}"#);
+        assert_eq!(read(Format::Json, &text).dag.tasks[0].more, None);
+    }
+}
+
+#[test]
+fn what_is_stored_wrong_is_refused() {
+    let good = to_stored(&read(Format::Json, SIMPLE_JSON).dag);
+    for (from, to) in [
+        ("\"id\":\"task1\"", "\"id\":\"task1\",\"depends_on\":[7]"),
+        ("\"skill\":\"echo\"", "\"skill\":\"echo\",\"command\":\"x\""),
+        ("\"dag_id\":\"stem\"", "\"dag_id\":\"a b\""),
+        ("\"dag_id\"", "\"new_key\":1,\"dag_id\""),
+        ("{", ""),
+    ] {
+        let bad = good.replacen(from, to, 1);
+        assert_ne!(bad, good);
+        assert!(from_stored(&bad).is_err(), "{bad}");
+    }
+}

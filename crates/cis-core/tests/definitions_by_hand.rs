@@ -488,6 +488,12 @@ fn limits_hold() {
         .collect();
     assert_eq!(told(Yaml, &format!("x0: &x0 lol\n{bomb}"))[0].0, TooDeep);
 
+    let long = "y".repeat(1_000_000);
+    for (open, close) in [("x: &x ", ""), ("? &x ", "\n: 1")] {
+        let text = format!("{open}{long}{close}\nall: [{}]\n", vec!["*x"; 100].join(","));
+        assert_eq!(told(Yaml, &text)[0].0, TooDeep);
+    }
+
     for format in FORMATS {
         let problems = parse(&vec![b' '; 32 * 1024 * 1024 + 1], format, &Defaults::default()).unwrap_err();
         assert_eq!(problems[0].code, FileTooLarge);

@@ -14,7 +14,7 @@ use crate::id::{DagId, Scope, is_name};
 pub const TASKS_MAX: usize = 100_000;
 
 /// The keys of a `[skill]` table that say nothing about the DAG.
-const SKILL_REMARKS: [&str; 11] = [
+const SKILL_REMARKS: [&str; 9] = [
     "version",
     "author",
     "authors",
@@ -24,8 +24,6 @@ const SKILL_REMARKS: [&str; 11] = [
     "tags",
     "keywords",
     "category",
-    "namespace",
-    "permissions",
 ];
 
 /// What a `[skill]` table says about the DAG beside it.

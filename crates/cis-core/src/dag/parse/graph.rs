@@ -57,7 +57,7 @@ impl<'t> Walk<'t> {
         if plan.order().len() < plan.len() {
             self.cycles(&plan, drafts);
         } else if !reads.is_empty() {
-            self.check_reads(&plan, &graph, drafts, reads);
+            self.check_reads(&plan, &mut graph, drafts, reads);
         }
         graph
     }
@@ -70,9 +70,14 @@ impl<'t> Walk<'t> {
             if first != number {
                 let place = drafts[first].id.map_or(draft.node, |(at, _)| at);
                 let line = self.report.line_of(self.tree.at(place));
-                let path = self.tree.path(drafts[first].node);
+                // By number, because a path counts its way along the list.
+                let list = self
+                    .tree
+                    .parent(draft.node)
+                    .map(|list| self.tree.path(list))
+                    .unwrap_or_default();
                 let shown: String = id.chars().take(80).collect();
-                let problem = format!("the id `{shown}` is taken by {path} (line {line})");
+                let problem = format!("the id `{shown}` is taken by {list}[{first}] (line {line})");
                 self.problem_hint(
                     ProblemCode::DuplicateId,
                     at,
@@ -175,7 +180,7 @@ impl<'t> Walk<'t> {
     }
 
     /// A template may only read tasks that are sure to have ended before.
-    fn check_reads(&mut self, plan: &Plan, graph: &Graph<'t>, drafts: &[Draft<'t>], reads: &[Read]) {
+    fn check_reads(&mut self, plan: &Plan, graph: &mut Graph<'t>, drafts: &[Draft<'t>], reads: &[Read]) {
         let layers = plan.layers();
         let mut seen: HashMap<usize, Vec<TaskIx>> = HashMap::new();
         let mut budget = READS_BUDGET;
@@ -184,7 +189,11 @@ impl<'t> Walk<'t> {
             let Some(task) = graph.by_id.get(read.task.as_str()).map(|task| TaskIx(*task)) else {
                 let problem = format!("reads the outputs of the unknown task `{shown}`");
                 let problem = Problem::new(ProblemCode::BadTemplate, "", problem);
-                let problem = match read_hint(&read.task, &graph.by_id) {
+                graph.hints += 1;
+                let hint = (graph.hints <= HINTS_MAX)
+                    .then(|| read_hint(&read.task, &graph.by_id))
+                    .flatten();
+                let problem = match hint {
                     Some(hint) => problem.hint(hint),
                     None => problem,
                 };
@@ -206,7 +215,8 @@ impl<'t> Walk<'t> {
                 seen.clear();
                 let upstream = plan.upstream(reader);
                 // A walk also clears one mark per task, which counts for a fraction of an edge.
-                budget = budget.saturating_sub(upstream.len() + plan.len() / 16 + 1);
+                let walked: usize = upstream.iter().map(|task| plan.indegree(*task) + 1).sum();
+                budget = budget.saturating_sub(walked + plan.len() / 16 + 1);
                 seen.insert(read.reader, upstream);
             }
             if !earlier

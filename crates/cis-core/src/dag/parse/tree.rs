@@ -414,7 +414,7 @@ impl<'s> Tree<'s> {
 }
 
 /// Appends `.key` to a path, quoted where it would read as something else.
-pub(super) fn push_key(path: &mut String, key: &str) {
+fn push_key(path: &mut String, key: &str) {
     if !path.is_empty() {
         path.push('.');
     }

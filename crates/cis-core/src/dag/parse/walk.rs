@@ -8,7 +8,7 @@ use serde_json::{Map, Number};
 use super::duration;
 use super::report::Report;
 use super::template::Templates;
-use super::tree::{Ix, Tree, Value, push_key};
+use super::tree::{Ix, Tree, Value};
 use super::words::{Meaning, Words, nearest};
 use crate::dag::model::Values;
 use crate::dag::problem::{Problem, ProblemCode};
@@ -68,14 +68,14 @@ impl<'t> Walk<'t> {
 
     /// `key` is absent from the table `ix`, which goes by `what`.
     pub(super) fn missing(&mut self, ix: Ix, key: &str, what: &str, hint: &str) {
-        let mut path = self.tree.path(ix);
-        let own = path.len();
-        push_key(&mut path, key);
-        // The report puts the table's own path in front.
-        let suffix = path.split_off(own);
-        let problem = format!("{what} needs `{key}`");
-        let problem = Problem::new(ProblemCode::MissingKey, suffix, problem).hint(hint);
-        self.report.key(self.tree, ix, problem);
+        // The report puts the table's own path in front; the outermost one has none.
+        let dot = if self.tree.parent(ix).is_some() { "." } else { "" };
+        let problem = Problem::new(
+            ProblemCode::MissingKey,
+            format!("{dot}{key}"),
+            format!("{what} needs `{key}`"),
+        );
+        self.report.key(self.tree, ix, problem.hint(hint));
     }
 
     /// What a whole file may not hold, wherever it stands.
@@ -150,6 +150,8 @@ impl<'t> Walk<'t> {
                         "merge keys are not supported; write the settings out".to_owned(),
                     );
                 }
+                // Looking for the nearest word takes its time.
+                Meaning::Unknown if self.report.is_full() => self.unknown_key(child, String::new()),
                 Meaning::Unknown => self.unknown_key(child, words.hint(key)),
             }
         }

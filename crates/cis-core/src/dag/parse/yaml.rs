@@ -7,11 +7,13 @@ use std::collections::HashMap;
 
 use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
 
-use super::tree::{DEPTH_MAX, Fault, Ix, Origin, Slot, Symbol, Tree, Value};
+use super::tree::{DEPTH_MAX, Fault, Ix, Origin, Slot, Symbol, Text, Tree, Value};
 use crate::dag::problem::ProblemCode;
 
 /// Most values that aliases may unfold into.
 const COPIES_MAX: usize = 1_000_000;
+/// Most text, in bytes, that aliases may unfold into.
+const COPIED_MAX: usize = 32 * 1024 * 1024;
 
 /// Reads the whole of `text`.
 pub(super) fn read(text: &str) -> Result<Tree<'_>, Fault> {
@@ -26,6 +28,7 @@ pub(super) fn read(text: &str) -> Result<Tree<'_>, Fault> {
         open: Vec::new(),
         anchors: HashMap::new(),
         copies: 0,
+        copied: 0,
         documents: 0,
     };
     while let Some(event) = parser.next_event() {
@@ -40,6 +43,7 @@ struct Builder<'s> {
     open: Vec<Frame>,
     anchors: HashMap<usize, Anchor>,
     copies: usize,
+    copied: usize,
     documents: usize,
 }
 
@@ -55,8 +59,8 @@ struct Frame {
 enum Anchor {
     /// The whole of a value.
     Node(Ix),
-    /// The text of a key.
-    Key(Symbol),
+    /// The text of a key, also as a value.
+    Key(Symbol, Text),
 }
 
 fn syntax(error: &ScanError) -> Fault {
@@ -155,7 +159,10 @@ impl Builder<'_> {
             if let Some(frame) = self.open.last_mut() {
                 frame.key = Some((key, u32::try_from(at).unwrap_or(u32::MAX)));
             }
-            self.anchor(anchor, Anchor::Key(key));
+            if anchor != 0 {
+                let text = self.tree.keep(text);
+                self.anchor(anchor, Anchor::Key(key, text));
+            }
             return Ok(());
         }
         let plain = matches!(style, ScalarStyle::Plain);
@@ -183,7 +190,7 @@ impl Builder<'_> {
         };
         if self.wants_key() {
             let key = match target {
-                Anchor::Key(key) => key,
+                Anchor::Key(key, _) => key,
                 Anchor::Node(ix) => match self.tree.value(ix) {
                     Value::Text(text) => {
                         let text = self.tree.str(text).to_owned();
@@ -199,10 +206,9 @@ impl Builder<'_> {
         }
         let slot = self.slot(at)?;
         match target {
-            Anchor::Key(key) => {
-                let text = self.tree.symbol_text(key).to_owned();
-                let value = Value::Text(self.tree.keep(&text));
-                self.tree.add(slot, value, at).map(drop)
+            Anchor::Key(_, text) => {
+                self.count_copy(self.tree.str(text).len(), at)?;
+                self.tree.add(slot, Value::Text(text), at).map(drop)
             }
             Anchor::Node(ix) => {
                 if self.open.iter().any(|frame| frame.ix == ix) {
@@ -213,13 +219,24 @@ impl Builder<'_> {
         }
     }
 
-    /// Copies the value `from`; recursion is bounded by the tree's depth.
-    fn copy(&mut self, from: Ix, slot: Slot, at: usize) -> Result<(), Fault> {
+    /// One more value, with so much text.
+    fn count_copy(&mut self, text: usize, at: usize) -> Result<(), Fault> {
         self.copies += 1;
-        if self.copies > COPIES_MAX {
-            let problem = format!("aliases unfold into more than {COPIES_MAX} values");
+        self.copied += text;
+        if self.copies > COPIES_MAX || self.copied > COPIED_MAX {
+            let problem = format!("aliases unfold into more than {COPIES_MAX} values or {COPIED_MAX} bytes");
             return Err(Fault::new(ProblemCode::TooDeep, at, problem));
         }
+        Ok(())
+    }
+
+    /// Copies the value `from`; recursion is bounded by the tree's depth.
+    fn copy(&mut self, from: Ix, slot: Slot, at: usize) -> Result<(), Fault> {
+        let text = match self.tree.value(from) {
+            Value::Text(text) => self.tree.str(text).len(),
+            _ => 0,
+        };
+        self.count_copy(text + self.tree.key(from).len(), at)?;
         let value = self.tree.value(from);
         let empty = match value {
             Value::List(..) => Value::list(Origin::Closed),
