@@ -112,14 +112,7 @@ impl Attempt {
             Some(text) => {
                 let (end, pipe) = pipe_with(PipeFlags::CLOEXEC).map_err(made)?;
                 rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK).map_err(made)?;
-                (
-                    Some(end),
-                    Some(Feed {
-                        pipe: pipe.into(),
-                        text: text.clone().into_bytes(),
-                        sent: 0,
-                    }),
-                )
+                (Some(end), Some(Feed { pipe: pipe.into(), text: text.clone().into_bytes(), sent: 0 }))
             }
             None => (None, None),
         };
@@ -178,10 +171,7 @@ impl Attempt {
         let watch = (!self.watched).then_some(self.started_ns + WATCH_AFTER_MS * NS_PER_MS);
         let tell = (!self.told).then_some(self.started_ns + STARTED_AFTER_MS * NS_PER_MS);
         let timeout = self.stopping.is_none().then(|| self.timeout_ns()).flatten();
-        let kill = self
-            .stopping
-            .filter(|stopping| !stopping.killed)
-            .map(|stopping| stopping.kill_ns);
+        let kill = self.stopping.filter(|stopping| !stopping.killed).map(|stopping| stopping.kill_ns);
         let sweep = self.sweep.map(|(at, _)| at);
         match self.exit {
             None => [watch, tell, timeout, kill].into_iter().flatten().min(),
@@ -218,17 +208,12 @@ impl Attempt {
     pub(crate) fn note_leftover(&mut self, process: &crate::process::Process) {
         if !self.noted.contains(&process.pid) {
             self.noted.push(process.pid);
-            self.note(&format!(
-                "ended leftover process {} ({})",
-                process.pid,
-                process.command()
-            ));
+            self.note(&format!("ended leftover process {} ({})", process.pid, process.command()));
         }
     }
 
     pub(crate) fn note(&mut self, text: &str) {
-        self.log
-            .write(Stream::Runner, wall_ms(), format!("cis: {text}\n").as_bytes());
+        self.log.write(Stream::Runner, wall_ms(), format!("cis: {text}\n").as_bytes());
     }
 
     /// Reads once from a pipe into the log; the pipe is gone when it has ended.
@@ -320,8 +305,6 @@ fn read_outputs(file: File) -> io::Result<String> {
 fn abandon(pid: Pid, key: AttemptKey, strays: &mut Strays) {
     let _ = kill_process_group(pid, Signal::KILL);
     strays.remove_leader(pid, key);
-    let _ = rustix::process::waitid(
-        rustix::process::WaitId::Pid(pid),
-        rustix::process::WaitIdOptions::EXITED,
-    );
+    let _ =
+        rustix::process::waitid(rustix::process::WaitId::Pid(pid), rustix::process::WaitIdOptions::EXITED);
 }

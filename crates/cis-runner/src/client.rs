@@ -8,6 +8,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::time::Timespec;
+
 use crate::clock::{NS_PER_MS, boot_ns, pause};
 use crate::door;
 use crate::serve::LOCK;
@@ -21,14 +27,8 @@ const DEADLINE_NS: u64 = 10_000 * NS_PER_MS;
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// What marks the processes of a task must not mark the runner: it outlives the task that happened to need it.
-const NOT_FOR_THE_RUNNER: [&str; 6] = [
-    crate::stray::COOKIE,
-    "CIS_RUN_ID",
-    "CIS_TASK_ID",
-    "CIS_ATTEMPT",
-    "CIS_FENCE",
-    "CIS_OUTPUT",
-];
+const NOT_FOR_THE_RUNNER: [&str; 6] =
+    [crate::stray::COOKIE, "CIS_RUN_ID", "CIS_TASK_ID", "CIS_ATTEMPT", "CIS_FENCE", "CIS_OUTPUT"];
 
 /// Connects to the runner of `data_dir`; `None` if none is listening.
 pub fn connect(data_dir: &Path) -> io::Result<Option<UnixStream>> {
@@ -37,9 +37,25 @@ pub fn connect(data_dir: &Path) -> io::Result<Option<UnixStream>> {
         directory => directory?,
     };
     match UnixStream::connect(door::short_path(directory.as_fd(), door::SOCKET)) {
-        Ok(stream) => Ok(Some(stream)),
+        Ok(stream) => Ok(listener_lives(&stream).then_some(stream)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Whether the process that listens is alive. One that was killed while starting a task leaves its socket, for
+/// the blink of an eye, in a child that has not yet become the task.
+fn listener_lives(stream: &UnixStream) -> bool {
+    let Ok(peer) = socket_peercred(stream) else {
+        return false;
+    };
+    match pidfd_open(peer.pid, PidfdFlags::empty()) {
+        Err(error) => error != Errno::SRCH,
+        Ok(fd) => {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let exited = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now));
+            exited.is_ok_and(|count| count == 0)
+        }
     }
 }
 
@@ -92,11 +108,7 @@ fn is_locked(data_dir: &Path) -> io::Result<bool> {
 fn start(data_dir: &Path, exe: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
     let data_dir = data_dir.canonicalize()?;
-    let log = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(data_dir.join("runner.log"))?;
+    let log = OpenOptions::new().append(true).create(true).mode(0o600).open(data_dir.join("runner.log"))?;
     let arguments = ["runner".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str()];
     spawn_detached(exe, &arguments, log.as_fd(), &NOT_FOR_THE_RUNNER)?;
     Ok(())

@@ -41,10 +41,7 @@ pub(crate) fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> 
     };
     let peer = rustix::net::sockopt::socket_peercred(&stream)?;
     if peer.uid != rustix::process::geteuid() {
-        return Err(io::Error::new(
-            ErrorKind::PermissionDenied,
-            "peer is another user",
-        ));
+        return Err(io::Error::new(ErrorKind::PermissionDenied, "peer is another user"));
     }
     stream.set_nonblocking(true)?;
     Ok(Some(stream))

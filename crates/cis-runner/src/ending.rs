@@ -134,11 +134,7 @@ impl Runner {
             }
             let grace_ns = attempt.start.grace_ms.saturating_mul(NS_PER_MS);
             let kill_ns = boot_ns().saturating_add(grace_ns);
-            attempt.stopping = Some(Stopping {
-                cause,
-                kill_ns,
-                killed: false,
-            });
+            attempt.stopping = Some(Stopping { cause, kill_ns, killed: false });
             if !kill {
                 attempt.signal_group(Signal::TERM);
                 // A stopped process hears SIGTERM only when it goes on.
@@ -251,9 +247,7 @@ impl Runner {
         stray::reap(attempt.pid);
         let outcome = match attempt.stopping {
             Some(stopping) => stopping.cause.outcome(),
-            None => Outcome::Exited {
-                code: attempt.exit.unwrap_or(255),
-            },
+            None => Outcome::Exited { code: attempt.exit.unwrap_or(255) },
         };
         let (outcome, outputs) = match attempt.take_outputs() {
             Ok(outputs) => (outcome, outputs),
@@ -262,14 +256,7 @@ impl Runner {
         };
         let (key, started_ms) = (attempt.key(), attempt.started_ms);
         let log = attempt.finish_log(ended_ms);
-        self.conclude(Ended {
-            key,
-            outcome,
-            started_ms,
-            ended_ms,
-            log,
-            outputs,
-        });
+        self.conclude(Ended { key, outcome, started_ms, ended_ms, log, outputs });
     }
 
     /// Ends what an earlier runner left running, and calls an attempt interrupted when nothing of it is left.
@@ -291,10 +278,6 @@ impl Runner {
 fn signal_or_spare(attempt: &mut Attempt, process: &Process, signal: Signal) {
     if process.signal(signal) == Err(Errno::PERM) && !attempt.spared.contains(&process.pid) {
         attempt.spared.push(process.pid);
-        attempt.note(&format!(
-            "may not end process {} ({})",
-            process.pid,
-            process.command()
-        ));
+        attempt.note(&format!("may not end process {} ({})", process.pid, process.command()));
     }
 }

@@ -15,9 +15,6 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Error {
-        Error::Io {
-            what: what.into(),
-            source: source.into(),
-        }
+        Error::Io { what: what.into(), source: source.into() }
     }
 }

@@ -127,40 +127,23 @@ fn push_line(lines: &mut String, line: std::fmt::Arguments<'_>) {
 }
 
 fn push_opened(lines: &mut String, opened: &Opened) {
-    let Opened {
-        key,
-        started_ms,
-        session,
-        log,
-        ..
-    } = opened;
+    let Opened { key, started_ms, session, log, .. } = opened;
     let log = serde_json::Value::from(log.as_str());
-    push_line(
-        lines,
-        format_args!("S {} {} {started_ms} {session} {log}", key.execution, key.fence),
-    );
+    push_line(lines, format_args!("S {} {} {started_ms} {session} {log}", key.execution, key.fence));
 }
 
 fn push_leader(lines: &mut String, key: AttemptKey, leader: Leader) {
-    let Leader {
-        pid,
-        from_tick,
-        to_tick,
-    } = leader;
-    push_line(
-        lines,
-        format_args!("P {} {} {pid} {from_tick} {to_tick}", key.execution, key.fence),
-    );
+    let Leader { pid, from_tick, to_tick } = leader;
+    push_line(lines, format_args!("P {} {} {pid} {from_tick} {to_tick}", key.execution, key.fence));
 }
 
 /// Reads the journal and replaces it by one that holds only what still matters.
 fn rewrite(path: &Path, boot_id: &str) -> io::Result<(File, u64, Recalled)> {
-    let text = match fs::read(path) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+    let recalled = match File::open(path) {
+        Ok(file) => recall(io::BufReader::new(file), boot_id)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Recalled::default(),
         Err(error) => return Err(error),
     };
-    let recalled = recall(&text, boot_id);
     let mut lines = String::new();
     push_line(&mut lines, format_args!("B {boot_id}"));
     push_line(&mut lines, format_args!("E {}", recalled.epoch));
@@ -183,13 +166,19 @@ fn rewrite(path: &Path, boot_id: &str) -> io::Result<(File, u64, Recalled)> {
 }
 
 /// Replays the lines. What cannot be read is passed over: a torn last line, or one of a later version.
-fn recall(text: &str, boot_id: &str) -> Recalled {
+fn recall(mut file: impl io::BufRead, boot_id: &str) -> io::Result<Recalled> {
     let mut epoch = 0;
     let mut same_boot = false;
     let mut open: BTreeMap<AttemptKey, Opened> = BTreeMap::new();
     let mut ended = BTreeMap::new();
-    for line in text.split_inclusive('\n') {
-        let Some((kind, rest)) = line.strip_suffix('\n').and_then(|line| line.split_once(' ')) else {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if file.read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        let whole = line.strip_suffix(b"\n").and_then(|line| std::str::from_utf8(line).ok());
+        let Some((kind, rest)) = whole.and_then(|line| line.split_once(' ')) else {
             continue;
         };
         match kind {
@@ -228,19 +217,12 @@ fn recall(text: &str, boot_id: &str) -> Recalled {
             (opened.session, opened.leader) = (0, None);
         }
     }
-    Recalled {
-        epoch,
-        open,
-        ended: ended.into_iter().collect(),
-    }
+    Ok(Recalled { epoch, open, ended: ended.into_iter().collect() })
 }
 
 fn parse_key<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<AttemptKey> {
     let execution = fields.next()?.parse().ok()?;
-    Some(AttemptKey {
-        execution,
-        fence: fields.next()?.parse().ok()?,
-    })
+    Some(AttemptKey { execution, fence: fields.next()?.parse().ok()? })
 }
 
 fn parse_opened(text: &str) -> Option<Opened> {
@@ -248,13 +230,7 @@ fn parse_opened(text: &str) -> Option<Opened> {
     let key = parse_key(&mut fields)?;
     let started_ms = fields.next()?.parse().ok()?;
     let session = fields.next()?.parse().ok()?;
-    Some(Opened {
-        key,
-        started_ms,
-        session,
-        log: serde_json::from_str(fields.next()?).ok()?,
-        leader: None,
-    })
+    Some(Opened { key, started_ms, session, log: serde_json::from_str(fields.next()?).ok()?, leader: None })
 }
 
 fn parse_leader(text: &str) -> Option<(AttemptKey, Leader)> {
@@ -262,14 +238,7 @@ fn parse_leader(text: &str) -> Option<(AttemptKey, Leader)> {
     let key = parse_key(&mut fields)?;
     let pid = fields.next()?.parse().ok()?;
     let from_tick = fields.next()?.parse().ok()?;
-    Some((
-        key,
-        Leader {
-            pid,
-            from_tick,
-            to_tick: fields.next()?.parse().ok()?,
-        },
-    ))
+    Some((key, Leader { pid, from_tick, to_tick: fields.next()?.parse().ok()? }))
 }
 
 #[cfg(test)]
@@ -278,21 +247,12 @@ mod tests {
     use crate::protocol::{Ended, LogSummary, Outcome};
 
     fn key(execution: i64) -> AttemptKey {
-        AttemptKey {
-            execution,
-            fence: 5 << 32,
-        }
+        AttemptKey { execution, fence: 5 << 32 }
     }
 
     fn opened(execution: i64) -> Opened {
         let log = format!("run/a \"b\"\n{execution}");
-        Opened {
-            key: key(execution),
-            started_ms: 17,
-            session: 99,
-            log,
-            leader: None,
-        }
+        Opened { key: key(execution), started_ms: 17, session: 99, log, leader: None }
     }
 
     fn ended_json(execution: i64) -> String {
@@ -312,14 +272,7 @@ mod tests {
         for execution in 1..=4 {
             journal.starting(&opened(execution));
         }
-        journal.started(
-            key(1),
-            Leader {
-                pid: 7,
-                from_tick: 1,
-                to_tick: 2,
-            },
-        );
+        journal.started(key(1), Leader { pid: 7, from_tick: 1, to_tick: 2 });
         journal.ended(&ended_json(2));
         journal.ended(&ended_json(3));
         journal.acknowledged([key(3)].into_iter());
@@ -333,29 +286,14 @@ mod tests {
         let (mut journal, recalled) = Journal::open(&path, "boot").unwrap();
         assert_eq!(recalled, Recalled::default());
         fill(&mut journal);
-        let started = Opened {
-            leader: Some(Leader {
-                pid: 7,
-                from_tick: 1,
-                to_tick: 2,
-            }),
-            ..opened(1)
-        };
-        let expected = Recalled {
-            epoch: 4,
-            open: vec![started, opened(4)],
-            ended: vec![(key(2), ended_json(2))],
-        };
+        let started = Opened { leader: Some(Leader { pid: 7, from_tick: 1, to_tick: 2 }), ..opened(1) };
+        let expected =
+            Recalled { epoch: 4, open: vec![started, opened(4)], ended: vec![(key(2), ended_json(2))] };
         for _ in 0..2 {
             assert_eq!(Journal::open(&path, "boot").unwrap().1, expected);
         }
         let after_reboot = Journal::open(&path, "other").unwrap().1;
-        assert!(
-            after_reboot
-                .open
-                .iter()
-                .all(|opened| opened.leader.is_none() && opened.session == 0)
-        );
+        assert!(after_reboot.open.iter().all(|opened| opened.leader.is_none() && opened.session == 0));
         assert_eq!(after_reboot.ended, expected.ended);
     }
 

@@ -17,7 +17,8 @@
 //! | [`frame`] | their framing |
 //! | [`client`] | reaching a runner, and starting one |
 //! | [`serve`] | the process: its loop, its lock, its life |
-//! | `runner` | its state, and what each message does to it |
+//! | `runner` | its state, its queue, its starts |
+//! | `coordinator` | who is heard, and what is answered |
 //! | `ending` | how attempts end |
 //! | `attempt` | one attempt: process, pipes, log, timers |
 //! | `spawn` | starting a process |
@@ -31,6 +32,7 @@
 mod attempt;
 pub mod client;
 mod clock;
+mod coordinator;
 mod door;
 mod ending;
 mod error;

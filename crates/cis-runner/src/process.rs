@@ -1,7 +1,7 @@
 //! Other processes as `/proc` shows them, and signals that cannot hit a stranger.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, ErrorKind, Read};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -26,10 +26,7 @@ impl Process {
     /// Looks at one process.
     pub(crate) fn look(pid: i32) -> Option<Process> {
         let mut bytes = [0; 512];
-        let n = File::open(format!("/proc/{pid}/stat"))
-            .ok()?
-            .read(&mut bytes)
-            .ok()?;
+        let n = File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut bytes).ok()?;
         Process::parse(pid, &bytes[..n])
     }
 
@@ -57,11 +54,7 @@ impl Process {
             return Ok(false);
         };
         let gone_or = |error| {
-            if error == Errno::SRCH {
-                Ok(false)
-            } else {
-                Err(error)
-            }
+            if error == Errno::SRCH { Ok(false) } else { Err(error) }
         };
         let fd = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(fd) => fd,
@@ -109,21 +102,61 @@ pub(crate) fn all() -> Vec<Process> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Variable {
     Is(Vec<u8>),
+    /// Not in it, or not ours to see.
     Absent,
-    /// Nothing to be seen: wiped, not ours to read, or the process is in the middle of an exec.
+    /// There is no environment, or an exec is about to set one up.
     NoEnvironment,
+    /// The process is in the middle of an exec, or dead.
+    NotYet,
 }
 
 /// Looks up a variable in the environment a process was started with.
 pub(crate) fn variable(pid: i32, name: &str) -> Variable {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    if environment.is_empty() {
-        return Variable::NoEnvironment;
+    let environment = match read_environment(pid) {
+        Ok(environment) => environment,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Variable::Absent,
+        Err(_) => return Variable::NotYet,
+    };
+    let mut entries = environment.split(|b| *b == 0);
+    if let Some(value) = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")) {
+        return Variable::Is(value.to_vec());
     }
-    environment
-        .split(|b| *b == 0)
-        .find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
-        .map_or(Variable::Absent, |value| Variable::Is(value.to_vec()))
+    // An exec in the meantime ends the text early: only a whole one can be said to lack something.
+    match environment_bytes(pid) {
+        Some(0) if environment.is_empty() => Variable::NoEnvironment,
+        Some(whole) if whole == environment.len() => Variable::Absent,
+        _ => Variable::NotYet,
+    }
+}
+
+fn read_environment(pid: i32) -> io::Result<Vec<u8>> {
+    let mut file = File::open(format!("/proc/{pid}/environ"))?;
+    let mut environment = vec![0; 32 << 10];
+    let mut length = 0;
+    loop {
+        match file.read(&mut environment[length..])? {
+            0 => break,
+            n => length += n,
+        }
+        if length == environment.len() {
+            environment.resize(2 * length, 0);
+        }
+    }
+    environment.truncate(length);
+    Ok(environment)
+}
+
+/// How long the environment of a process is, once an exec has said where it is, which it does last.
+fn environment_bytes(pid: i32) -> Option<usize> {
+    /// `env_start` in `/proc/PID/stat`, counted from the state; `env_end` follows.
+    const ENV_START: usize = 47;
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let end = stat.iter().rposition(|b| *b == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace().skip(ENV_START);
+    let start: usize = fields.next()?.parse().ok()?;
+    let end: usize = fields.next()?.parse().ok()?;
+    if end == 0 { None } else { end.checked_sub(start) }
 }
 
 #[cfg(test)]
@@ -134,10 +167,7 @@ mod tests {
     fn a_command_name_may_hold_anything() {
         let stat = b"42 (a) R 1 (b) S 7 8 9 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1";
         let seen = Process::parse(42, stat).unwrap();
-        assert_eq!(
-            (seen.parent, seen.group, seen.session, seen.start_ticks),
-            (7, 8, 9, 12345)
-        );
+        assert_eq!((seen.parent, seen.group, seen.session, seen.start_ticks), (7, 8, 9, 12345));
         assert!(!seen.zombie);
     }
 

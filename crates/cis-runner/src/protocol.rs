@@ -27,11 +27,7 @@ pub enum ToRunner {
     /// an epoch lower than the highest it has seen.
     Hello { protocol: u32, epoch: i64, slots: u32 },
     /// The environment and directory that attempts naming `context` start from. Sent once per connection.
-    Context {
-        context: i64,
-        env: Vec<(Text, Text)>,
-        cwd: PathBuf,
-    },
+    Context { context: i64, env: Vec<(Text, Text)>, cwd: PathBuf },
     /// The context's run is over: forget it.
     Forget { context: i64 },
     /// Start this as soon as a slot is free; each attempt is started once, ever.
@@ -77,12 +73,7 @@ pub struct Start {
 pub enum FromRunner {
     /// Answer to Hello: everything the runner knows of and that was not acknowledged. Outcomes of the ended
     /// ones follow as ordinary `Ended` messages.
-    Welcome {
-        protocol: u32,
-        boot_id: String,
-        pid: u32,
-        attempts: Vec<Known>,
-    },
+    Welcome { protocol: u32, boot_id: String, pid: u32, attempts: Vec<Known> },
     /// Answer to a Hello that came too late: a higher epoch was seen.
     Refused { epoch: i64 },
     /// A process has started. Sent only for attempts that live longer than [`STARTED_AFTER_MS`]: the others'

@@ -35,13 +35,7 @@ pub(crate) struct Remnants {
 impl Remnants {
     pub(crate) fn new(cookies: Cookies, open: Vec<Opened>) -> Remnants {
         let list = open.into_iter().map(|opened| (opened, 0)).collect();
-        Remnants {
-            cookies,
-            list,
-            spared: HashSet::new(),
-            due_ns: 0,
-            wait_ns: SWEEP_NS_MIN,
-        }
+        Remnants { cookies, list, spared: HashSet::new(), due_ns: 0, wait_ns: SWEEP_NS_MIN }
     }
 
     pub(crate) fn due_ns(&self) -> Option<u64> {
@@ -65,11 +59,7 @@ impl Remnants {
         }
         let mut gone = Vec::new();
         self.list.retain_mut(|(opened, empty_looks)| {
-            *empty_looks = if alive.contains(&opened.key) {
-                0
-            } else {
-                *empty_looks + 1
-            };
+            *empty_looks = if alive.contains(&opened.key) { 0 } else { *empty_looks + 1 };
             let over = *empty_looks >= EMPTY_LOOKS;
             if over {
                 gone.push(opened.clone());
@@ -89,9 +79,7 @@ impl Remnants {
         let us = std::process::id().cast_signed();
         for process in all.iter().filter(|process| !process.zombie && process.pid != us) {
             let named = self.list.iter().find(|(opened, _)| is_named(opened, process));
-            let owner = named
-                .map(|(opened, _)| opened.key)
-                .or_else(|| self.by_cookie(process.pid));
+            let owner = named.map(|(opened, _)| opened.key).or_else(|| self.by_cookie(process.pid));
             if let Some(key) = owner.filter(|key| listed.contains(key)) {
                 owners.insert(process.pid, key);
             }

@@ -1,5 +1,5 @@
-//! The runner's state and what each message does to it. Ending attempts is next door, in `ending`; the loop
-//! that drives both is in `serve`.
+//! The runner's state, its queue and its starts. Coordinators are heard in `coordinator`, attempts end in
+//! `ending`, and the loop that drives it all is in `serve`.
 //!
 //! One turn: events come in and change the state, outcomes and journal lines gather; then the turn ends: the
 //! journal is written, outcomes are sent, new processes are started. In this order, always.
@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
@@ -17,20 +17,15 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::attempt::{Attempt, Cause};
 use crate::clock::wall_ms;
-use crate::door::{self, Connection};
+use crate::door::Connection;
 use crate::journal::{Journal, Opened, Recalled};
-use crate::protocol::{
-    AttemptKey, Ended, FromRunner, Known, KnownState, LogSummary, Outcome, PROTOCOL, Start, ToRunner,
-};
+use crate::protocol::{AttemptKey, Ended, FromRunner, LogSummary, Outcome, Start};
 use crate::remnant::Remnants;
 use crate::spawn::{Context, Spawner};
 use crate::stray::Strays;
 
 /// Processes started in one turn: a spawn takes the kernel a while, and output and exits of others wait.
 const STARTS_PER_TURN: usize = 8;
-
-/// Connections that have not said Hello; more than this and the oldest goes.
-const STRANGERS_MAX: usize = 8;
 
 /// What a descriptor in the loop is, in the low bits of its token; above them the number it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,14 +43,7 @@ pub(crate) fn token(kind: Kind, number: u64) -> EventData {
 }
 
 fn untoken(data: EventData) -> Option<(Kind, u64)> {
-    let kinds = [
-        Kind::Listener,
-        Kind::Connection,
-        Kind::Leader,
-        Kind::Stdout,
-        Kind::Stderr,
-        Kind::Stdin,
-    ];
+    let kinds = [Kind::Listener, Kind::Connection, Kind::Leader, Kind::Stdout, Kind::Stderr, Kind::Stdin];
     let token = data.u64();
     let kind = kinds.into_iter().find(|kind| *kind as u64 == token & 7)?;
     Some((kind, token >> 3))
@@ -75,10 +63,10 @@ pub(crate) enum Place {
 
 /// An attempt that waits for a slot.
 #[derive(Debug)]
-struct Queued {
-    start: Box<Start>,
+pub(crate) struct Queued {
+    pub(crate) start: Box<Start>,
     context: Option<Rc<Context>>,
-    owner: Option<u64>,
+    pub(crate) owner: Option<u64>,
 }
 
 /// What the runner is made of when it begins to serve.
@@ -100,14 +88,14 @@ pub(crate) struct Parts {
 #[derive(Debug)]
 pub(crate) struct Runner {
     pub(crate) epoll: OwnedFd,
-    listener: UnixListener,
-    connections: Vec<Connection>,
+    pub(crate) listener: UnixListener,
+    pub(crate) connections: Vec<Connection>,
     /// The one connection whose messages count.
-    current: Option<u64>,
-    epoch: i64,
+    pub(crate) current: Option<u64>,
+    pub(crate) epoch: i64,
     slots: usize,
-    contexts: HashMap<i64, Rc<Context>>,
-    queue: VecDeque<Queued>,
+    pub(crate) contexts: HashMap<i64, Rc<Context>>,
+    pub(crate) queue: VecDeque<Queued>,
     pub(crate) known: HashMap<AttemptKey, Place>,
     pub(crate) attempts: HashMap<u64, Attempt>,
     /// When to look at which attempt; an entry may be out of date, see `Attempt::armed_ns`.
@@ -120,10 +108,12 @@ pub(crate) struct Runner {
     spawner: Spawner,
     pub(crate) logs: PathBuf,
     pub(crate) buffer: Vec<u8>,
-    boot_id: String,
+    pub(crate) boot_id: String,
     session: i32,
     instant: bool,
     last_number: u64,
+    /// There are outcomes that are not in the journal yet.
+    untold: bool,
     /// The limit of open files that attempts get, where the runner's own had to be raised.
     files_limit: Option<Rlimit>,
 }
@@ -160,6 +150,7 @@ impl Runner {
             session: parts.session,
             instant: parts.instant,
             last_number: 0,
+            untold: false,
             files_limit: None,
         }
     }
@@ -183,7 +174,7 @@ impl Runner {
         };
         match kind {
             Kind::Listener => self.accept(),
-            Kind::Connection => self.hear(number, event.flags),
+            Kind::Connection => self.hear(number),
             Kind::Leader => self.leader_exited(number),
             Kind::Stdout => self.read_output(number, 0),
             Kind::Stderr => self.read_output(number, 1),
@@ -191,158 +182,13 @@ impl Runner {
         }
     }
 
-    fn next_number(&mut self) -> u64 {
+    pub(crate) fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 
-    /// Takes in everyone who waits at the door.
-    pub(crate) fn accept(&mut self) {
-        loop {
-            match door::accept(&self.listener) {
-                Ok(Some(stream)) => {
-                    let number = self.next_number();
-                    let connection = Connection::new(number, stream);
-                    let flags = EventFlags::IN | EventFlags::RDHUP;
-                    match epoll::add(
-                        &self.epoll,
-                        connection.fd(),
-                        token(Kind::Connection, number),
-                        flags,
-                    ) {
-                        Ok(()) => self.connections.push(connection),
-                        Err(error) => complain("watch a connection", &error.into()),
-                    }
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    complain("accept a connection", &error);
-                    break;
-                }
-            }
-        }
-        let strangers = self.connections.iter().filter(|c| Some(c.id) != self.current);
-        if strangers.clone().count() > STRANGERS_MAX
-            && let Some(oldest) = strangers.map(|c| c.id).min()
-        {
-            self.drop_connection(oldest);
-        }
-    }
-
-    fn hear(&mut self, id: u64, flags: EventFlags) {
-        let Some(connection) = self.connections.iter_mut().find(|c| c.id == id) else {
-            return;
-        };
-        if flags.contains(EventFlags::OUT) {
-            connection.waits_to_write = true;
-        }
-        let open = match connection.receive(&mut self.buffer) {
-            Ok(open) => open,
-            Err(_) => return self.drop_connection(id),
-        };
-        // Each message may be the one after which this connection no longer counts.
-        while let Some(connection) = self.connections.iter_mut().find(|c| c.id == id && !c.closing) {
-            match connection.message() {
-                Ok(Some(message)) => self.act(id, message),
-                Ok(None) => break,
-                Err(error) => {
-                    complain("understand the coordinator", &io::Error::other(error));
-                    return self.drop_connection(id);
-                }
-            }
-        }
-        if !open {
-            self.drop_connection(id);
-        }
-    }
-
-    fn act(&mut self, id: u64, message: ToRunner) {
-        if let ToRunner::Hello { epoch, slots, .. } = message {
-            return self.hello(id, epoch, slots);
-        }
-        if self.current != Some(id) {
-            return self.drop_connection(id);
-        }
-        match message {
-            ToRunner::Hello { .. } => {}
-            ToRunner::Context { context, env, cwd } => {
-                self.contexts.insert(context, Rc::new(Context::new(env, cwd)));
-            }
-            ToRunner::Forget { context } => {
-                self.contexts.remove(&context);
-            }
-            ToRunner::Start(start) => self.enqueue(id, start),
-            ToRunner::Stop { key, kill } => self.stop(key, kill),
-            ToRunner::Ack { keys } => self.acknowledge(&keys),
-        }
-    }
-
-    /// A coordinator introduces itself. Whoever was here before it is gone before it gets an answer.
-    fn hello(&mut self, id: u64, epoch: i64, slots: u32) {
-        if self.current == Some(id) {
-            return self.drop_connection(id);
-        }
-        if epoch < self.epoch {
-            self.say(id, &FromRunner::Refused { epoch: self.epoch });
-            if let Some(connection) = self.connections.iter_mut().find(|c| c.id == id) {
-                connection.closing = true;
-            }
-            return;
-        }
-        if let Some(older) = self.current {
-            self.drop_connection(older);
-        }
-        if epoch > self.epoch {
-            self.journal.epoch(epoch);
-            self.epoch = epoch;
-        }
-        self.current = Some(id);
-        self.set_slots(slots);
-        self.welcome(id);
-    }
-
-    fn welcome(&mut self, id: u64) {
-        let state = |place: &Place| match place {
-            Place::Queued => KnownState::Queued,
-            Place::Running(_) | Place::Remnant => KnownState::Running,
-            Place::Ended(_) => KnownState::Ended,
-        };
-        let mut attempts: Vec<Known> = self
-            .known
-            .iter()
-            .map(|(key, place)| Known {
-                key: *key,
-                state: state(place),
-            })
-            .collect();
-        attempts.sort_unstable_by_key(|known| known.key);
-        let ended: Vec<AttemptKey> = attempts
-            .iter()
-            .filter(|known| known.state == KnownState::Ended)
-            .map(|known| known.key)
-            .collect();
-        let boot_id = self.boot_id.clone();
-        self.say(
-            id,
-            &FromRunner::Welcome {
-                protocol: PROTOCOL,
-                boot_id,
-                pid: std::process::id(),
-                attempts,
-            },
-        );
-        for key in ended {
-            if let Some(Place::Ended(json)) = self.known.get(&key)
-                && let Some(connection) = self.connections.iter_mut().find(|c| c.id == id)
-                && let Err(error) = connection.say(json)
-            {
-                complain("tell an outcome", &io::Error::other(error));
-            }
-        }
-    }
-
     /// Makes room for that many attempts' descriptors; attempts themselves keep the limit they would have had.
-    fn set_slots(&mut self, slots: u32) {
+    pub(crate) fn set_slots(&mut self, slots: u32) {
         const FILES_PER_ATTEMPT: u64 = 6;
         const FILES_OF_ITS_OWN: u64 = 64;
         self.slots = usize::try_from(slots).unwrap_or(usize::MAX).max(1);
@@ -351,17 +197,11 @@ impl Runner {
         if limit.current.is_some_and(|current| current < needed) {
             let raised = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
             self.files_limit.get_or_insert(limit);
-            let _ = setrlimit(
-                Resource::Nofile,
-                Rlimit {
-                    current: Some(raised),
-                    maximum: limit.maximum,
-                },
-            );
+            let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum });
         }
     }
 
-    fn enqueue(&mut self, id: u64, start: Box<Start>) {
+    pub(crate) fn enqueue(&mut self, id: u64, start: Box<Start>) {
         // Started once, ever: whatever is known under this key is that one time.
         if self.known.contains_key(&start.key) {
             return;
@@ -369,14 +209,10 @@ impl Runner {
         self.known.insert(start.key, Place::Queued);
         let context = self.contexts.get(&start.context).cloned();
         let owner = start.tied.then_some(id);
-        self.queue.push_back(Queued {
-            start,
-            context,
-            owner,
-        });
+        self.queue.push_back(Queued { start, context, owner });
     }
 
-    fn stop(&mut self, key: AttemptKey, kill: bool) {
+    pub(crate) fn stop(&mut self, key: AttemptKey, kill: bool) {
         match self.known.get(&key) {
             Some(Place::Queued) => {
                 self.queue.retain(|queued| queued.start.key != key);
@@ -387,36 +223,12 @@ impl Runner {
         }
     }
 
-    fn acknowledge(&mut self, keys: &[AttemptKey]) {
+    pub(crate) fn acknowledge(&mut self, keys: &[AttemptKey]) {
         for key in keys {
             if matches!(self.known.get(key), Some(Place::Ended(_))) {
                 self.known.remove(key);
                 self.journal.acknowledged(std::iter::once(*key));
             }
-        }
-    }
-
-    /// Forgets a connection, with everything it still had to say, and ends what was tied to it.
-    pub(crate) fn drop_connection(&mut self, id: u64) {
-        self.connections.retain(|connection| connection.id != id);
-        if self.current != Some(id) {
-            return;
-        }
-        self.current = None;
-        self.contexts.clear();
-        let (tied, rest) = std::mem::take(&mut self.queue)
-            .into_iter()
-            .partition(|q| q.owner == Some(id));
-        self.queue = rest;
-        for queued in tied {
-            self.conclude(never_started(queued.start.key, Outcome::OwnerGone));
-        }
-        let tied = self
-            .attempts
-            .iter()
-            .filter(|(_, attempt)| attempt.owner == Some(id));
-        for number in tied.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.begin_stop(number, Cause::OwnerGone, false);
         }
     }
 
@@ -428,6 +240,7 @@ impl Runner {
             Err(error) => return complain("put an outcome into words", &error.into()),
         };
         self.journal.ended(&json);
+        self.untold = true;
         if let Some(connection) = self.connections.iter_mut().find(|c| Some(c.id) == self.current)
             && let Err(error) = connection.say(&json)
         {
@@ -436,30 +249,11 @@ impl Runner {
         self.known.insert(key, Place::Ended(json));
     }
 
-    fn say(&mut self, id: u64, message: &FromRunner) {
-        let Some(connection) = self.connections.iter_mut().find(|c| c.id == id) else {
-            return;
-        };
-        let said = serde_json::to_string(message).map_err(io::Error::from);
-        if let Err(error) = said.and_then(|json| connection.say(&json).map_err(io::Error::other)) {
-            complain("answer", &error);
-        }
-    }
-
-    pub(crate) fn say_to_current(&mut self, message: &FromRunner) {
-        if let Some(id) = self.current {
-            self.say(id, message);
-        }
-    }
-
     /// Ends the turn. True if more could be started at once.
     pub(crate) fn end_turn(&mut self) -> bool {
         self.send_signals();
         let batch = self.next_batch();
-        let flushed = self.journal.flush();
-        if let Err(error) = &flushed {
-            complain("write the journal", error);
-        }
+        let flushed = self.flush();
         self.send();
         for queued in batch {
             match &flushed {
@@ -470,8 +264,19 @@ impl Runner {
                 }
             }
         }
-        self.send();
-        !self.queue.is_empty() && self.attempts.len() < self.slots
+        if self.untold {
+            // Some could not be started. Pids alone can wait for the next turn, outcomes cannot.
+            let _ = self.flush();
+            self.send();
+        }
+        let free = !self.queue.is_empty() && self.attempts.len() < self.slots;
+        free || self.untold || !self.signals.is_empty()
+    }
+
+    /// Writes the journal. Outcomes are told even if that fails: they are kept in memory as well.
+    fn flush(&mut self) -> io::Result<()> {
+        self.untold = false;
+        self.journal.flush().inspect_err(|error| complain("write the journal", error))
     }
 
     /// The attempts whose turn it is, with their intent in the journal.
@@ -482,13 +287,7 @@ impl Runner {
         let started_ms = if batch.is_empty() { 0 } else { wall_ms() };
         for Queued { start, .. } in &batch {
             let (key, log, session) = (start.key, start.log.clone(), self.session);
-            self.journal.starting(&Opened {
-                key,
-                started_ms,
-                session,
-                log,
-                leader: None,
-            });
+            self.journal.starting(&Opened { key, started_ms, session, log, leader: None });
         }
         batch
     }
@@ -498,11 +297,7 @@ impl Runner {
         if self.instant {
             let now = wall_ms();
             let outcome = Outcome::Exited { code: 0 };
-            return self.conclude(Ended {
-                started_ms: now,
-                ended_ms: now,
-                ..never_started(key, outcome)
-            });
+            return self.conclude(Ended { started_ms: now, ended_ms: now, ..never_started(key, outcome) });
         }
         if let Err(why) = self.try_start(queued) {
             self.conclude(never_started(key, Outcome::Broken { why }));
@@ -510,17 +305,10 @@ impl Runner {
     }
 
     fn try_start(&mut self, queued: Queued) -> Result<(), String> {
-        let Queued {
-            start,
-            context,
-            owner,
-        } = queued;
+        let Queued { start, context, owner } = queued;
         let context = context.ok_or_else(|| format!("context {} was never sent", start.context))?;
         if !is_inside(Path::new(&start.log)) {
-            return Err(format!(
-                "the log's name `{}` leads out of the log directory",
-                start.log
-            ));
+            return Err(format!("the log's name `{}` leads out of the log directory", start.log));
         }
         let raised = self.files_limit.map(|own| (getrlimit(Resource::Nofile), own));
         if let Some((_, own)) = raised {
@@ -535,19 +323,9 @@ impl Runner {
         let (key, number) = (attempt.key(), self.next_number());
         // Told with the next turn's lines: the watch timer makes sure that there is one soon.
         self.journal.started(key, leader);
-        let watched = epoll::add(
-            &self.epoll,
-            &attempt.pidfd,
-            token(Kind::Leader, number),
-            EventFlags::IN,
-        );
+        let watched = epoll::add(&self.epoll, &attempt.pidfd, token(Kind::Leader, number), EventFlags::IN);
         let fed = match &attempt.feed {
-            Some(feed) => epoll::add(
-                &self.epoll,
-                &feed.pipe,
-                token(Kind::Stdin, number),
-                EventFlags::OUT,
-            ),
+            Some(feed) => epoll::add(&self.epoll, &feed.pipe, token(Kind::Stdin, number), EventFlags::OUT),
             None => Ok(()),
         };
         self.known.insert(key, Place::Running(number));
@@ -558,47 +336,12 @@ impl Runner {
         }
         Ok(())
     }
-
-    /// Sends what was said, and waits for room where a peer is slow.
-    fn send(&mut self) {
-        let mut gone = Vec::new();
-        for connection in &mut self.connections {
-            match connection.send() {
-                Err(_) => gone.push(connection.id),
-                Ok(done) if done && connection.closing => gone.push(connection.id),
-                Ok(done) if done == connection.waits_to_write => {
-                    let writing = if done {
-                        EventFlags::empty()
-                    } else {
-                        EventFlags::OUT
-                    };
-                    let flags = EventFlags::IN | EventFlags::RDHUP | writing;
-                    let data = token(Kind::Connection, connection.id);
-                    match epoll::modify(self.epoll.as_fd(), connection.fd(), data, flags) {
-                        Ok(()) => connection.waits_to_write = !done,
-                        Err(_) => gone.push(connection.id),
-                    }
-                }
-                Ok(_) => {}
-            }
-        }
-        for id in gone {
-            self.drop_connection(id);
-        }
-    }
 }
 
 /// The outcome of an attempt of which no process ever ran.
-fn never_started(key: AttemptKey, outcome: Outcome) -> Ended {
+pub(crate) fn never_started(key: AttemptKey, outcome: Outcome) -> Ended {
     let log = LogSummary::default();
-    Ended {
-        key,
-        outcome,
-        started_ms: 0,
-        ended_ms: wall_ms(),
-        log,
-        outputs: None,
-    }
+    Ended { key, outcome, started_ms: 0, ended_ms: wall_ms(), log, outputs: None }
 }
 
 fn is_inside(path: &Path) -> bool {

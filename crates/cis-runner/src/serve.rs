@@ -63,12 +63,7 @@ impl Place {
         let directory = door::open_directory(&path).map_err(opened)?;
         let meta = path.metadata().map_err(opened)?;
         let lock = take_lock(&path)?;
-        Ok(Place {
-            path,
-            directory,
-            identity: (meta.dev(), meta.ino()),
-            _lock: lock,
-        })
+        Ok(Place { path, directory, identity: (meta.dev(), meta.ino()), _lock: lock })
     }
 
     /// Makes this process a runner.
@@ -115,10 +110,7 @@ impl Place {
             let now_ns = boot_ns();
             let timer = runner.timers.peek().map(|entry| entry.0.0);
             let idle = idle_since_ns.map(|since| since + IDLE_NS);
-            let due = [timer, runner.remnants.due_ns(), idle]
-                .into_iter()
-                .flatten()
-                .fold(chores_ns, u64::min);
+            let due = [timer, runner.remnants.due_ns(), idle].into_iter().flatten().fold(chores_ns, u64::min);
             let wait_ns = if hurry { 0 } else { due.saturating_sub(now_ns) };
             match epoll::wait(&runner.epoll, &mut events, Some(&timespec(wait_ns))) {
                 Ok((ready, _)) => ready.iter().for_each(|event| runner.handle(*event)),
@@ -168,9 +160,7 @@ impl Place {
     }
 
     fn has_vanished(&self) -> bool {
-        self.path
-            .metadata()
-            .map_or(true, |meta| (meta.dev(), meta.ino()) != self.identity)
+        self.path.metadata().map_or(true, |meta| (meta.dev(), meta.ino()) != self.identity)
     }
 }
 
@@ -180,13 +170,7 @@ fn take_lock(directory: &Path) -> Result<File, Error> {
     const BETWEEN: Duration = Duration::from_millis(2);
     let path = directory.join(LOCK);
     let opened = |error| Error::io(format!("lock `{}`", path.display()), error);
-    let lock = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path);
+    let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let lock = lock.map_err(opened)?;
     for _ in 0..TRIES {
         match lock.try_lock() {

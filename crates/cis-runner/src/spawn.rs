@@ -31,12 +31,8 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(env: Vec<(Text, Text)>, cwd: PathBuf) -> Context {
-        let mut context = Context {
-            variables: Vec::new(),
-            places: HashMap::new(),
-            cwd,
-            programs: RefCell::default(),
-        };
+        let mut context =
+            Context { variables: Vec::new(), places: HashMap::new(), cwd, programs: RefCell::default() };
         for (name, value) in env {
             let (Some(name), Some(value)) = (text_bytes(name), text_bytes(value)) else {
                 continue;
@@ -69,9 +65,7 @@ fn text_bytes(text: Text) -> Option<Vec<u8>> {
     };
     let digit = |b: u8| char::from(b).to_digit(16).and_then(|d| u8::try_from(d).ok());
     let pairs = hex.as_bytes().chunks(2);
-    pairs
-        .map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?))
-        .collect()
+    pairs.map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?)).collect()
 }
 
 fn variable(name: &[u8], value: &[u8]) -> Option<CString> {
@@ -104,14 +98,8 @@ impl Spawner {
         let flags = attributes.flags()?;
         attributes.set_flags(flags | PosixSpawnFlags::POSIX_SPAWN_SETPGROUP)?;
         attributes.set_pgroup(nix::unistd::Pid::from_raw(0))?;
-        let null = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/null")?;
-        Ok(Spawner {
-            attributes,
-            null: null.into(),
-        })
+        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        Ok(Spawner { attributes, null: null.into() })
     }
 
     /// Starts the attempt; the error is for people and names what is missing.
@@ -136,27 +124,14 @@ impl Spawner {
         let own = own_variables(start)?;
         let environment = environment(context, start, &own, cookie);
         let program = self.program(name, start, context)?;
-        let actions = self
-            .actions(descriptors)
-            .map_err(|error| format!("cannot start `{name}`: {error}"))?;
-        let pid = match posix_spawn(
-            program.as_c_str(),
-            &actions,
-            &self.attributes,
-            &arguments,
-            &environment,
-        ) {
+        let actions = self.actions(descriptors).map_err(|error| format!("cannot start `{name}`: {error}"))?;
+        let pid = match posix_spawn(program.as_c_str(), &actions, &self.attributes, &arguments, &environment)
+        {
             Err(Errno::ENOENT) if !name.contains('/') => {
                 // It has moved since it was found.
                 context.programs.borrow_mut().remove(name);
                 let program = self.program(name, start, context)?;
-                posix_spawn(
-                    program.as_c_str(),
-                    &actions,
-                    &self.attributes,
-                    &arguments,
-                    &environment,
-                )
+                posix_spawn(program.as_c_str(), &actions, &self.attributes, &arguments, &environment)
             }
             result => result,
         };
@@ -188,14 +163,8 @@ impl Spawner {
         if let Some(program) = context.programs.borrow().get(name) {
             return Ok(program.clone());
         }
-        let program = find(
-            name,
-            context.value("PATH").unwrap_or(b"/usr/local/bin:/usr/bin:/bin"),
-        )?;
-        context
-            .programs
-            .borrow_mut()
-            .insert(name.to_owned(), program.clone());
+        let program = find(name, context.value("PATH").unwrap_or(b"/usr/local/bin:/usr/bin:/bin"))?;
+        context.programs.borrow_mut().insert(name.to_owned(), program.clone());
         Ok(program)
     }
 }
@@ -229,10 +198,7 @@ fn nul_in(what: &str) -> String {
 }
 
 fn strings(texts: &[String]) -> Result<Vec<CString>, String> {
-    texts
-        .iter()
-        .map(|text| CString::new(text.as_str()).map_err(|_| nul_in("command")))
-        .collect()
+    texts.iter().map(|text| CString::new(text.as_str()).map_err(|_| nul_in("command"))).collect()
 }
 
 fn own_variables(start: &Start) -> Result<Vec<CString>, String> {
@@ -271,10 +237,7 @@ pub(crate) fn spawn_detached(
     stderr: BorrowedFd<'_>,
     without: &[&str],
 ) -> std::io::Result<Pid> {
-    let null = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     let mut actions = PosixSpawnFileActions::init()?;
     actions.add_dup2(null.as_raw_fd(), 0)?;
     actions.add_dup2(null.as_raw_fd(), 1)?;
@@ -343,9 +306,6 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text_come_through() {
         assert_eq!(text_bytes(Text::Hex { hex: "ff00a".into() }), None);
-        assert_eq!(
-            text_bytes(Text::Hex { hex: "ff41".into() }),
-            Some(vec![0xff, 0x41])
-        );
+        assert_eq!(text_bytes(Text::Hex { hex: "ff41".into() }), Some(vec![0xff, 0x41]));
     }
 }

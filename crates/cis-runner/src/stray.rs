@@ -33,8 +33,12 @@ const FIRST_PID_AFTER_WRAP: i32 = 300;
 /// An attempt that lived less than this cannot have seen the pid counter go all the way round.
 const WRAP_SAFE_NS: u64 = 100 * NS_PER_MS;
 
-/// How often an orphan without a visible environment is looked at again: it may be in the middle of an exec.
-const LOOKS_MAX: u8 = 5;
+/// An orphan that is seen without any environment in so many looks has none: an exec, which shows the same for
+/// a moment, is over by then.
+const WIPED_LOOKS: u8 = 4;
+
+/// Looks count only this far apart.
+const BETWEEN_LOOKS_NS: u64 = 5 * NS_PER_MS;
 
 /// Whose an orphan is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +46,11 @@ enum Owner {
     Attempt(AttemptKey),
     /// Of nobody the runner knows.
     Nobody,
-    /// Not clear yet; so many looks were taken.
-    Unclear(u8),
+    /// Not clear yet: looks that found no environment, and from when on another one counts.
+    Unclear {
+        looks: u8,
+        next_ns: u64,
+    },
 }
 
 /// What is left of an attempt whose leader is dead.
@@ -105,15 +112,9 @@ impl Strays {
     pub(crate) fn birth(&mut self) -> Birth {
         let at_ns = boot_ns();
         if at_ns - self.forks.at_ns > WRAP_SAFE_NS {
-            self.forks = Forks {
-                at_ns,
-                count: self.forks_so_far().unwrap_or(0),
-            };
+            self.forks = Forks { at_ns, count: self.forks_so_far().unwrap_or(0) };
         }
-        Birth {
-            at_ns,
-            forks: self.forks.count,
-        }
+        Birth { at_ns, forks: self.forks.count }
     }
 
     pub(crate) fn add_leader(&mut self, pid: Pid, key: AttemptKey) {
@@ -125,11 +126,7 @@ impl Strays {
         self.leaders.remove(&pid.as_raw_nonzero().get());
         if !self.orphans.is_empty() {
             // What is left of it on purpose (`detach`) is nobody's from now on.
-            for owner in self
-                .orphans
-                .values_mut()
-                .filter(|owner| **owner == Owner::Attempt(key))
-            {
+            for owner in self.orphans.values_mut().filter(|owner| **owner == Owner::Attempt(key)) {
                 *owner = Owner::Nobody;
             }
         }
@@ -156,7 +153,7 @@ impl Strays {
             None => {}
             Some(Meeting::Reaped) => reaped = true,
             Some(Meeting::Alive(Owner::Attempt(owner))) if owner == key => left = Left::Something,
-            Some(Meeting::Alive(Owner::Unclear(_))) if left == Left::Nothing => left = Left::Unclear,
+            Some(Meeting::Alive(Owner::Unclear { .. })) if left == Left::Nothing => left = Left::Unclear,
             Some(Meeting::Alive(_)) => {}
         };
         match self.born_since(leader, birth) {
@@ -184,26 +181,34 @@ impl Strays {
 
     /// Whose a living orphan is. Remembered: while it is our child its pid cannot become another's.
     fn owner(&mut self, pid: i32) -> Owner {
-        let looks = match self.orphans.get(&pid) {
-            None => 0,
-            Some(Owner::Unclear(looks)) => *looks,
+        let (looks, next_ns) = match self.orphans.get(&pid) {
+            None => (0, 0),
+            Some(Owner::Unclear { looks, next_ns }) => (*looks, *next_ns),
             Some(owner) => return *owner,
         };
-        let owner = self.find_owner(pid, looks);
+        let owner = self.find_owner(pid).unwrap_or_else(|| {
+            let now_ns = boot_ns();
+            match looks {
+                _ if now_ns < next_ns => Owner::Unclear { looks, next_ns },
+                WIPED_LOOKS.. => Owner::Nobody,
+                _ => Owner::Unclear { looks: looks + 1, next_ns: now_ns + BETWEEN_LOOKS_NS },
+            }
+        });
         self.orphans.insert(pid, owner);
         owner
     }
 
-    fn find_owner(&self, pid: i32, looks: u8) -> Owner {
+    /// Whose a process is by its own account; `None` if it has no environment to tell.
+    fn find_owner(&self, pid: i32) -> Option<Owner> {
         let group = Process::look(pid).map(|process| process.group);
         if let Some(key) = group.and_then(|group| self.leaders.get(&group)) {
-            return Owner::Attempt(*key);
+            return Some(Owner::Attempt(*key));
         }
         match process::variable(pid, COOKIE) {
-            Variable::Is(cookie) => self.cookies.key(&cookie).map_or(Owner::Nobody, Owner::Attempt),
-            Variable::Absent => Owner::Nobody,
-            Variable::NoEnvironment if looks < LOOKS_MAX => Owner::Unclear(looks + 1),
-            Variable::NoEnvironment => Owner::Nobody,
+            Variable::Is(cookie) => Some(self.cookies.key(&cookie).map_or(Owner::Nobody, Owner::Attempt)),
+            Variable::Absent => Some(Owner::Nobody),
+            Variable::NotYet => Some(Owner::Unclear { looks: 0, next_ns: 0 }),
+            Variable::NoEnvironment => None,
         }
     }
 
@@ -231,13 +236,7 @@ impl Strays {
     fn last_pid(&self) -> Option<i32> {
         let mut bytes = [0; 128];
         let n = self.loadavg.read_at(&mut bytes, 0).ok()?;
-        std::str::from_utf8(&bytes[..n])
-            .ok()?
-            .rsplit(' ')
-            .next()?
-            .trim()
-            .parse()
-            .ok()
+        std::str::from_utf8(&bytes[..n]).ok()?.rsplit(' ').next()?.trim().parse().ok()
     }
 
     /// How many processes and threads this machine has made since boot.
@@ -252,11 +251,7 @@ impl Strays {
             }
         }
         let text = std::str::from_utf8(&bytes[..n]).ok()?;
-        text.lines()
-            .find_map(|line| line.strip_prefix("processes "))?
-            .trim()
-            .parse()
-            .ok()
+        text.lines().find_map(|line| line.strip_prefix("processes "))?.trim().parse().ok()
     }
 
     /// Every living process of these attempts but their leaders: below a leader, or below an orphan of theirs.
@@ -275,8 +270,8 @@ impl Strays {
                 Some(key) => Owner::Attempt(*key),
                 None => match self.owner(top) {
                     // What its top does not tell, it may tell itself.
-                    Owner::Nobody | Owner::Unclear(_) if process.pid != top => {
-                        self.find_owner(process.pid, LOOKS_MAX)
+                    Owner::Nobody | Owner::Unclear { .. } if process.pid != top => {
+                        self.find_owner(process.pid).unwrap_or(Owner::Nobody)
                     }
                     owner => owner,
                 },
@@ -304,9 +299,7 @@ impl Strays {
 
     /// All direct children, leaders included, the slow way.
     fn children(&self) -> Vec<i32> {
-        let ours = process::all()
-            .into_iter()
-            .filter(|process| process.parent == self.runner);
+        let ours = process::all().into_iter().filter(|process| process.parent == self.runner);
         ours.map(|process| process.pid).collect()
     }
 
@@ -337,20 +330,14 @@ impl Cookies {
     }
 
     pub(crate) fn text(self, key: AttemptKey) -> String {
-        format!(
-            "{:x}-{:x}-{:x}-{:x}",
-            self.device, self.inode, key.execution, key.fence
-        )
+        format!("{:x}-{:x}-{:x}-{:x}", self.device, self.inode, key.execution, key.fence)
     }
 
     pub(crate) fn key(self, text: &[u8]) -> Option<AttemptKey> {
         let mut parts = std::str::from_utf8(text).ok()?.split('-');
         let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
         let ours = number()? == self.device && number()? == self.inode;
-        let key = AttemptKey {
-            execution: number()?.cast_signed(),
-            fence: number()?.cast_signed(),
-        };
+        let key = AttemptKey { execution: number()?.cast_signed(), fence: number()?.cast_signed() };
         ours.then_some(key)
     }
 }
@@ -383,10 +370,7 @@ mod tests {
     #[test]
     fn a_cookie_names_its_attempt_and_only_in_its_directory() {
         let cookies = Cookies::new(0x801, 77);
-        let key = AttemptKey {
-            execution: -3,
-            fence: (5 << 32) | 9,
-        };
+        let key = AttemptKey { execution: -3, fence: (5 << 32) | 9 };
         let text = cookies.text(key);
         assert_eq!(cookies.key(text.as_bytes()), Some(key));
         assert_eq!(Cookies::new(0x801, 78).key(text.as_bytes()), None);

@@ -22,26 +22,14 @@ fn runs_a_script_and_says_how_it_ended() {
 fn captures_both_streams_whatever_they_hold() {
     let node = Node::new();
     let mut c = node.connect(1, 2);
-    let ended = c.run(script(
-        1,
-        r"printf 'out\000\377'; printf 'err' >&2; printf 'more\n'",
-    ));
+    let ended = c.run(script(1, r"printf 'out\000\377'; printf 'err' >&2; printf 'more\n'"));
     assert_eq!(ended.log.bytes, 13);
     assert_eq!(ended.log.stdout_tail, "out\0\u{fffd}more\n");
     assert_eq!(ended.log.stderr_tail, "err");
-    assert_eq!(
-        node.output("run/1.log", Stream::Stdout),
-        (b"out\0\xffmore\n".to_vec(), 0)
-    );
+    assert_eq!(node.output("run/1.log", Stream::Stdout), (b"out\0\xffmore\n".to_vec(), 0));
     assert_eq!(node.output("run/1.log", Stream::Stderr), (b"err".to_vec(), 0));
-    c.run(script(
-        2,
-        "echo one; echo two; echo; printf 'a long last line without an end'",
-    ));
-    assert_eq!(
-        last_line(&node.log("run/2.log")).as_deref(),
-        Some("a long last line without an end")
-    );
+    c.run(script(2, "echo one; echo two; echo; printf 'a long last line without an end'"));
+    assert_eq!(last_line(&node.log("run/2.log")).as_deref(), Some("a long last line without an end"));
 }
 
 #[test]
@@ -58,21 +46,9 @@ fn keeps_head_and_tail_of_too_much_output() {
     assert_eq!(kept.len() as u64 + cut, whole.len() as u64);
     assert!(kept.len() <= 64 << 10);
     let kept = String::from_utf8(kept).unwrap();
-    let head = whole
-        .bytes()
-        .zip(kept.bytes())
-        .take_while(|(a, b)| a == b)
-        .count();
-    let tail = whole
-        .bytes()
-        .rev()
-        .zip(kept.bytes().rev())
-        .take_while(|(a, b)| a == b)
-        .count();
-    assert!(
-        head > 30 << 10 && tail > 14 << 10 && head + tail >= kept.len(),
-        "{head} + {tail}"
-    );
+    let head = whole.bytes().zip(kept.bytes()).take_while(|(a, b)| a == b).count();
+    let tail = whole.bytes().rev().zip(kept.bytes().rev()).take_while(|(a, b)| a == b).count();
+    assert!(head > 30 << 10 && tail > 14 << 10 && head + tail >= kept.len(), "{head} + {tail}");
     assert_eq!(last_line(&node.log("run/1.log")).as_deref(), Some("200000"));
     assert!(whole.ends_with(&ended.log.stdout_tail) && ended.log.stdout_tail.len() == TAIL_BYTES);
 }
@@ -106,19 +82,9 @@ fn passes_environment_directory_and_input() {
     start.stdin = Some(text.clone());
     let ended = c.run(start);
     assert_eq!(ended.outcome, exited(0));
-    let expected = format!(
-        "{}/sub\nhello\n{text}",
-        node.dir.path().canonicalize().unwrap().display()
-    );
-    assert_eq!(
-        String::from_utf8(node.output("run/1.log", Stream::Stdout).0).unwrap(),
-        expected
-    );
-    assert_eq!(
-        c.run(script(2, "read x; exec true")).outcome,
-        exited(0),
-        "no input: empty"
-    );
+    let expected = format!("{}/sub\nhello\n{text}", node.dir.path().canonicalize().unwrap().display());
+    assert_eq!(String::from_utf8(node.output("run/1.log", Stream::Stdout).0).unwrap(), expected);
+    assert_eq!(c.run(script(2, "read x; exec true")).outcome, exited(0), "no input: empty");
     let mut unread = script(3, "exit 3");
     unread.stdin = Some(text);
     assert_eq!(c.run(unread).outcome, exited(3), "input nobody reads");
@@ -153,28 +119,17 @@ fn hands_over_outputs() {
     let file = node.dir.path().join("outputs");
     let mut with_outputs = |execution, text: &str| {
         let mut start = script(execution, text);
-        start
-            .env
-            .push(("CIS_OUTPUT".into(), file.to_str().unwrap().into()));
+        start.env.push(("CIS_OUTPUT".into(), file.to_str().unwrap().into()));
         let ended = c.run(start);
         assert!(!file.exists());
         (ended.outcome, ended.outputs)
     };
     assert_eq!(with_outputs(1, "true"), (exited(0), None));
-    assert_eq!(
-        with_outputs(2, "echo a=1 > $CIS_OUTPUT"),
-        (exited(0), Some("a=1\n".into()))
-    );
-    assert_eq!(
-        with_outputs(3, "echo a=1 > $CIS_OUTPUT; exit 4"),
-        (exited(4), Some("a=1\n".into()))
-    );
+    assert_eq!(with_outputs(2, "echo a=1 > $CIS_OUTPUT"), (exited(0), Some("a=1\n".into())));
+    assert_eq!(with_outputs(3, "echo a=1 > $CIS_OUTPUT; exit 4"), (exited(4), Some("a=1\n".into())));
     for (execution, bad) in [(4, r"printf '\377'"), (5, "head -c 1048577 /dev/zero")] {
         let (outcome, outputs) = with_outputs(execution, &format!("{bad} > $CIS_OUTPUT"));
-        assert!(
-            matches!(outcome, Outcome::Broken { .. }) && outputs.is_none(),
-            "{outcome:?}"
-        );
+        assert!(matches!(outcome, Outcome::Broken { .. }) && outputs.is_none(), "{outcome:?}");
     }
     assert!(
         matches!(with_outputs(6, "mkfifo $CIS_OUTPUT").0, Outcome::Broken { .. }),
@@ -191,10 +146,7 @@ fn runs_no_more_than_its_slots_and_in_order() {
         // Each notes its start and its end: with one slot they cannot interleave.
         c.start(script(
             execution,
-            &format!(
-                "echo s{execution} >> {0}; echo e{execution} >> {0}",
-                file.display()
-            ),
+            &format!("echo s{execution} >> {0}; echo e{execution} >> {0}", file.display()),
         ));
     }
     c.ended_many(20);
@@ -233,10 +185,7 @@ fn children_start_with_default_signals() {
         let ours = u64::from_str_radix(signals.trim(), 16).unwrap() & !(0b11 << 31);
         assert_eq!(ours, 0, "{status}");
     }
-    assert!(
-        status.ends_with("\n4\n"),
-        "no descriptors but their own: {status}"
-    );
+    assert!(status.ends_with("\n4\n"), "no descriptors but their own: {status}");
 }
 
 #[test]

@@ -62,8 +62,10 @@ pub struct Reader {
     buffer: Vec<u8>,
     /// Where in the file the buffer starts.
     buffer_at: u64,
-    /// Cuts found and not yet told (a totals frame can reveal three).
-    cuts: Vec<Entry>,
+    /// What the last frame still has to say, last first: cuts it revealed, and its record.
+    pending: Vec<Entry>,
+    /// Where the last frame was found: with something pending, reading goes on from there.
+    before: Position,
 }
 
 /// How much is read at once: a whole frame fits.
@@ -78,7 +80,8 @@ impl Reader {
             file: File::open(path)?,
             buffer: Vec::new(),
             buffer_at: 0,
-            cuts: Vec::new(),
+            pending: Vec::new(),
+            before: position,
         };
         if position.turn > 0 {
             match turn_of(path, position.turn) {
@@ -93,57 +96,39 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Where the next entry will be read.
+    /// Where the next entry will be read. Never loses an entry; a cut may be told once more.
     pub fn position(&self) -> Position {
-        self.position
+        if self.pending.is_empty() { self.position } else { self.before }
     }
 
     fn next_entry(&mut self) -> io::Result<Option<Entry>> {
-        loop {
-            if let Some(cut) = self.cuts.pop() {
-                return Ok(Some(cut));
-            }
-            let Some((header, bytes)) = self.next_frame()? else {
-                return Ok(None);
-            };
+        while self.pending.is_empty() {
+            self.before = self.position;
+            let Some((header, bytes)) = self.next_frame()? else { return Ok(None) };
             match header.kind {
                 KIND_TURN => {}
                 KIND_TOTALS => {
-                    for (stream, total) in Stream::ALL.into_iter().zip(bytes.chunks_exact(8)).rev() {
-                        let total = u64::from_le_bytes(total.try_into().unwrap_or_default());
-                        self.note_cut(stream, total);
+                    for (stream, total) in Stream::ALL.into_iter().zip(bytes.chunks_exact(8)) {
+                        self.note_cut(stream, u64::from_le_bytes(total.try_into().unwrap_or_default()));
                     }
                 }
                 kind => {
                     let stream = Stream::ALL[usize::from(kind).min(2)];
-                    let record = Record {
-                        stream,
-                        at_ms: header.at_ms,
-                        offset: header.offset,
-                        bytes,
-                    };
-                    self.note_cut(stream, record.offset);
-                    self.position.told[stream.index()] = record.offset + record.bytes.len() as u64;
-                    return Ok(Some(match self.cuts.pop() {
-                        Some(cut) => {
-                            self.cuts.push(Entry::Record(record));
-                            cut
-                        }
-                        None => Entry::Record(record),
-                    }));
+                    let offset = header.offset;
+                    self.note_cut(stream, offset);
+                    self.position.told[stream.index()] = offset + bytes.len() as u64;
+                    self.pending.push(Entry::Record(Record { stream, at_ms: header.at_ms, offset, bytes }));
                 }
             }
+            self.pending.reverse();
         }
+        Ok(self.pending.pop())
     }
 
     fn note_cut(&mut self, stream: Stream, upto: u64) {
         let told = &mut self.position.told[stream.index()];
         if upto > *told {
-            self.cuts.push(Entry::Cut {
-                stream,
-                offset: *told,
-                bytes: upto - *told,
-            });
+            self.pending.push(Entry::Cut { stream, offset: *told, bytes: upto - *told });
             *told = upto;
         }
     }
@@ -197,10 +182,8 @@ impl Reader {
     fn peek_next_part(&self) -> Option<(u64, File)> {
         let now = self.position.turn;
         // The one after this is in the other file; if that has been overtaken, both are newer.
-        let mut found: Vec<_> = [now + 1, now + 2]
-            .into_iter()
-            .filter_map(|t| turn_of(&self.path, t))
-            .collect();
+        let mut found: Vec<_> =
+            [now + 1, now + 2].into_iter().filter_map(|t| turn_of(&self.path, t)).collect();
         found.retain(|(turn, _)| *turn > now);
         found.into_iter().min_by_key(|(turn, _)| *turn)
     }
@@ -239,15 +222,15 @@ fn turn_of(path: &Path, turn: u64) -> Option<(u64, File)> {
 
 /// The last line with something in it, read from the end; for a live view. `None` when there is none yet.
 pub fn last_line(path: &Path) -> Option<String> {
-    let newest = [turn_of(path, 1), turn_of(path, 2)]
-        .into_iter()
-        .flatten()
-        .max_by_key(|(turn, _)| *turn);
+    let newest = [turn_of(path, 1), turn_of(path, 2)].into_iter().flatten().max_by_key(|(turn, _)| *turn);
     let file = match newest {
         Some((_, file)) => file,
         None => File::open(path).ok()?,
     };
     let mut end = file.metadata().ok()?.len();
+    if frame_before(&file, end).is_none() {
+        end = whole_frames_end(&file);
+    }
     let mut text: Vec<u8> = Vec::new();
     let mut stream = None;
     while text.len() < TAIL_BYTES {
@@ -258,8 +241,7 @@ pub fn last_line(path: &Path) -> Option<String> {
         if header.kind < KIND_TURN && *stream.get_or_insert(header.kind) == header.kind {
             let want = (header.len as usize).min(TAIL_BYTES);
             let mut piece = vec![0; want];
-            file.read_exact_at(&mut piece, end - (want + TRAILER_BYTES) as u64)
-                .ok()?;
+            file.read_exact_at(&mut piece, end - (want + TRAILER_BYTES) as u64).ok()?;
             piece.append(&mut text);
             text = piece;
             if let Some(line) = last_whole_line(&text) {
@@ -268,16 +250,13 @@ pub fn last_line(path: &Path) -> Option<String> {
         }
         end = start;
     }
-    text.rsplit(|b| *b == b'\n')
-        .find(|line| !line.trim_ascii().is_empty())
-        .map(line_text)
+    text.rsplit(|b| *b == b'\n').find(|line| !line.trim_ascii().is_empty()).map(line_text)
 }
 
 /// The frame that ends at byte `end`.
 fn frame_before(file: &File, end: u64) -> Option<Header> {
     let mut trailer = [0; TRAILER_BYTES];
-    file.read_exact_at(&mut trailer, end.checked_sub(TRAILER_BYTES as u64)?)
-        .ok()?;
+    file.read_exact_at(&mut trailer, end.checked_sub(TRAILER_BYTES as u64)?).ok()?;
     let len = u32::from_le_bytes(trailer);
     let start = end.checked_sub(u64::from(len) + (HEADER_BYTES + TRAILER_BYTES) as u64)?;
     let mut header = [0; HEADER_BYTES];
@@ -285,16 +264,26 @@ fn frame_before(file: &File, end: u64) -> Option<Header> {
     Header::decode(&header).filter(|header| header.len == len)
 }
 
+/// Where the whole frames end, found from the start: for a file whose last frame is torn.
+fn whole_frames_end(file: &File) -> u64 {
+    let length = file.metadata().map_or(0, |meta| meta.len());
+    let mut at = 0;
+    let mut bytes = [0; HEADER_BYTES];
+    while file.read_exact_at(&mut bytes, at).is_ok()
+        && let Some(header) = Header::decode(&bytes)
+        && at + header.frame_bytes() <= length
+    {
+        at += header.frame_bytes();
+    }
+    at
+}
+
 /// The last non-empty line, if its beginning is in `text`.
 fn last_whole_line(text: &[u8]) -> Option<String> {
     let mut lines = text.rsplit(|b| *b == b'\n');
     let count = text.iter().filter(|b| **b == b'\n').count();
     // The first line of `text` may have begun in an earlier frame.
-    lines
-        .by_ref()
-        .take(count)
-        .find(|line| !line.trim_ascii().is_empty())
-        .map(line_text)
+    lines.by_ref().take(count).find(|line| !line.trim_ascii().is_empty()).map(line_text)
 }
 
 fn line_text(line: &[u8]) -> String {
@@ -324,4 +313,80 @@ pub(crate) fn summary(path: &Path) -> LogSummary {
     summary.stdout_tail = tail_text(&tails[0]);
     summary.stderr_tail = tail_text(&tails[1]);
     summary
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Writer;
+
+    fn written(dir: &Path, cap_bytes: u64, lines: u32) -> PathBuf {
+        let path = dir.join("a/log");
+        let mut writer = Writer::new(path.clone(), cap_bytes);
+        for line in 0..lines {
+            writer.write(Stream::Stdout, 1, format!("line {line}\n").as_bytes());
+            if line % 100 == 0 {
+                writer.write(Stream::Stderr, 2, b"!");
+            }
+        }
+        writer.finish(3);
+        path
+    }
+
+    #[test]
+    fn reading_in_pieces_gives_the_same_as_reading_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = written(dir.path(), 10_000, 5_000);
+        let whole: Vec<Entry> = read(&path).unwrap().map(Result::unwrap).collect();
+        assert!(whole.iter().any(|entry| matches!(entry, Entry::Cut { .. })));
+        let mut position = Position::default();
+        let mut pieces = Vec::new();
+        loop {
+            let mut reader = Reader::resume(&path, position).unwrap();
+            let Some(entry) = reader.next() else { break };
+            pieces.push(entry.unwrap());
+            // A cut is told together with the frame that revealed it.
+            while !reader.pending.is_empty() {
+                pieces.push(reader.next().unwrap().unwrap());
+            }
+            position = reader.position();
+        }
+        assert_eq!(pieces, whole);
+    }
+
+    #[test]
+    fn every_byte_is_told_or_said_to_be_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        for cap_bytes in [0, 5_000, 20_000, 1 << 20] {
+            let path = written(dir.path(), cap_bytes, 3_000);
+            let mut next = [0; 3];
+            for entry in read(&path).unwrap() {
+                let (stream, offset, bytes) = match entry.unwrap() {
+                    Entry::Record(record) => (record.stream, record.offset, record.bytes.len() as u64),
+                    Entry::Cut { stream, offset, bytes } => (stream, offset, bytes),
+                };
+                assert_eq!(next[stream.index()], offset);
+                next[stream.index()] += bytes;
+            }
+            let stdout: usize = (0..3_000).map(|line| format!("line {line}\n").len()).sum();
+            assert_eq!(next, [stdout as u64, 30, 0]);
+        }
+    }
+
+    #[test]
+    fn a_torn_end_is_passed_over_and_read_when_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = written(dir.path(), 1 << 20, 3);
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let mut reader = read(&path).unwrap();
+            let before = reader.by_ref().count();
+            let line = last_line(&path);
+            assert!(line.is_none_or(|line| line.starts_with("line ") || line == "!"));
+            std::fs::write(&path, &whole).unwrap();
+            assert_eq!(before + reader.count(), 4);
+        }
+        assert_eq!(last_line(&path).as_deref(), Some("line 2"));
+    }
 }

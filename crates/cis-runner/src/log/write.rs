@@ -83,12 +83,7 @@ impl Writer {
             for (place, length) in totals.chunks_exact_mut(8).zip(self.lengths) {
                 place.copy_from_slice(&length.to_le_bytes());
             }
-            let header = Header {
-                kind: KIND_TOTALS,
-                len: 24,
-                at_ms,
-                offset: 0,
-            };
+            let header = Header { kind: KIND_TOTALS, len: 24, at_ms, offset: 0 };
             // Without it a reader cannot name a cut at the very end; the summary still counts it.
             let _ = self.append(header, &totals);
         }
@@ -103,12 +98,7 @@ impl Writer {
 
     fn header(&self, stream: Stream, at_ms: i64, piece: &[u8]) -> Header {
         let index = stream.index();
-        Header {
-            kind: index as u8,
-            len: piece.len() as u32,
-            at_ms,
-            offset: self.lengths[index],
-        }
+        Header { kind: index as u8, len: piece.len() as u32, at_ms, offset: self.lengths[index] }
     }
 
     fn skip(&mut self, stream: Stream, bytes: &[u8]) {
@@ -118,11 +108,7 @@ impl Writer {
 
     /// How many bytes of output the file being written still takes.
     fn room(&self) -> usize {
-        let part = if self.turn == 0 {
-            self.cap_bytes / 2
-        } else {
-            self.cap_bytes / 4
-        };
+        let part = if self.turn == 0 { self.cap_bytes / 2 } else { self.cap_bytes / 4 };
         let room = part.saturating_sub(self.file_bytes + OVERHEAD_BYTES as u64);
         usize::try_from(room).unwrap_or(usize::MAX)
     }
@@ -140,15 +126,7 @@ impl Writer {
         self.kept = [0, self.kept[0]];
         self.turn = turn;
         self.file_bytes = 0;
-        self.append(
-            Header {
-                kind: KIND_TURN,
-                len: 0,
-                at_ms,
-                offset: turn,
-            },
-            &[],
-        )
+        self.append(Header { kind: KIND_TURN, len: 0, at_ms, offset: turn }, &[])
     }
 
     fn append(&mut self, header: Header, bytes: &[u8]) -> io::Result<()> {
@@ -210,11 +188,7 @@ fn create_head(path: &Path) -> io::Result<File> {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// Keeps at least the last [`TAIL_BYTES`] of what went through, and at most twice that.

@@ -1,13 +1,8 @@
 //! A coordinator for tests: talks to a real runner process, waits on messages, and counts survivors.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic
-)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,6 +24,16 @@ pub struct Node {
     pub mark: String,
 }
 
+/// What the runner complained about is part of what went wrong.
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.data.join("runner.log")).unwrap_or_default();
+            eprintln!("runner.log:\n{log}");
+        }
+    }
+}
+
 static NODES: AtomicU32 = AtomicU32::new(0);
 
 impl Node {
@@ -39,24 +44,14 @@ impl Node {
     pub fn below(path: &str) -> Node {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join(path);
-        let mark = format!(
-            "CIS_TEST_MARK={}-{}",
-            std::process::id(),
-            NODES.fetch_add(1, Ordering::Relaxed)
-        );
+        let mark = format!("CIS_TEST_MARK={}-{}", std::process::id(), NODES.fetch_add(1, Ordering::Relaxed));
         Node { dir, data, mark }
     }
 
     pub fn connect(&self, epoch: i64, slots: u32) -> Coordinator {
         let mut coordinator = self.stranger();
-        coordinator.say(&ToRunner::Hello {
-            protocol: PROTOCOL,
-            epoch,
-            slots,
-        });
-        let FromRunner::Welcome { attempts, pid, .. } = coordinator.hear() else {
-            panic!("no welcome")
-        };
+        coordinator.say(&ToRunner::Hello { protocol: PROTOCOL, epoch, slots });
+        let FromRunner::Welcome { attempts, pid, .. } = coordinator.hear() else { panic!("no welcome") };
         coordinator.known = attempts;
         coordinator.runner = pid;
         coordinator.say(&self.context());
@@ -73,6 +68,7 @@ impl Node {
             known: Vec::new(),
             runner: 0,
             started: Vec::new(),
+            ended: Vec::new(),
         }
     }
 
@@ -81,11 +77,7 @@ impl Node {
         let path = std::env::var("PATH").unwrap();
         let text = |text: &str| Text::Utf8(text.into());
         let env = vec![(text("PATH"), text(&path)), (text(name), text(value))];
-        ToRunner::Context {
-            context: 1,
-            env,
-            cwd: self.dir.path().to_owned(),
-        }
+        ToRunner::Context { context: 1, env, cwd: self.dir.path().to_owned() }
     }
 
     pub fn log(&self, name: &str) -> PathBuf {
@@ -99,11 +91,11 @@ impl Node {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            let environ = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-            if environ
-                .split(|b| *b == 0)
-                .any(|entry| entry == self.mark.as_bytes())
-            {
+            // In one read: an exec between two of them would hide the rest.
+            let mut environ = vec![0; 128 << 10];
+            let Ok(mut file) = std::fs::File::open(entry.path().join("environ")) else { continue };
+            let n = file.read(&mut environ).unwrap_or(0);
+            if environ[..n].split(|b| *b == 0).any(|entry| entry == self.mark.as_bytes()) {
                 let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
                 found.push((pid, String::from_utf8_lossy(&line).replace('\0', " ")));
             }
@@ -111,8 +103,30 @@ impl Node {
         found
     }
 
+    /// Waits until exactly so many carry the mark: one in the middle of an exec shows it a moment later.
+    pub fn wait_for_survivors(&self, count: usize) {
+        for _ in 0..30_000 {
+            if self.survivors().len() == count {
+                return;
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        panic!("not {count}: {:?}", self.survivors());
+    }
+
     pub fn assert_no_survivors(&self) {
         assert_eq!(self.survivors(), []);
+    }
+
+    /// Waits until a live log ends with `text`. Files do not announce themselves, so this looks again and again.
+    pub fn wait_for_output(&self, log: &str, text: &str) {
+        for _ in 0..30_000 {
+            if self.output(log, cis_runner::log::Stream::Stdout).0.ends_with(text.as_bytes()) {
+                return;
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        panic!("`{text}` never came");
     }
 
     /// Reads the output of one stream back from the log, and how much of it was cut.
@@ -125,9 +139,7 @@ impl Node {
         for entry in reader {
             match entry.unwrap() {
                 Entry::Record(record) if record.stream == stream => all.extend(record.bytes),
-                Entry::Cut {
-                    stream: of, bytes, ..
-                } if of == stream => cut += bytes,
+                Entry::Cut { stream: of, bytes, .. } if of == stream => cut += bytes,
                 _ => {}
             }
         }
@@ -143,13 +155,12 @@ pub struct Coordinator {
     pub runner: u32,
     /// Attempts heard of as started.
     pub started: Vec<AttemptKey>,
+    /// Outcomes heard while waiting for something else.
+    pub ended: Vec<Ended>,
 }
 
 pub fn key(execution: i64) -> AttemptKey {
-    AttemptKey {
-        execution,
-        fence: (1 << 32) | execution,
-    }
+    AttemptKey { execution, fence: (1 << 32) | execution }
 }
 
 /// An attempt at a shell script.
@@ -180,16 +191,11 @@ impl Coordinator {
     }
 
     pub fn stop(&mut self, execution: i64, kill: bool) {
-        self.say(&ToRunner::Stop {
-            key: key(execution),
-            kill,
-        });
+        self.say(&ToRunner::Stop { key: key(execution), kill });
     }
 
     pub fn ack(&mut self, executions: impl IntoIterator<Item = i64>) {
-        self.say(&ToRunner::Ack {
-            keys: executions.into_iter().map(key).collect(),
-        });
+        self.say(&ToRunner::Ack { keys: executions.into_iter().map(key).collect() });
     }
 
     pub fn try_hear(&mut self) -> Option<FromRunner> {
@@ -214,6 +220,9 @@ impl Coordinator {
     /// The next outcome; what started meanwhile is remembered.
     pub fn ended(&mut self) -> Ended {
         loop {
+            if let Some(ended) = self.ended.pop() {
+                return ended;
+            }
             match self.hear() {
                 FromRunner::Ended(ended) => return *ended,
                 FromRunner::Started { key, .. } => self.started.push(key),
@@ -232,6 +241,7 @@ impl Coordinator {
         while !self.started.contains(&key(execution)) {
             match self.hear() {
                 FromRunner::Started { key, .. } => self.started.push(key),
+                FromRunner::Ended(ended) => self.ended.push(*ended),
                 other => panic!("unexpected {other:?}"),
             }
         }
@@ -255,14 +265,18 @@ pub fn kill_and_wait(pid: u32) {
 }
 
 /// Waits until the process of a pidfd has exited.
-pub fn wait_gone(fd: &std::os::fd::OwnedFd) {
+pub fn wait_gone(fd: &OwnedFd) {
+    assert!(exits_within(fd, PATIENCE), "the process does not go away");
+}
+
+pub fn is_gone(fd: &OwnedFd) -> bool {
+    exits_within(fd, Duration::ZERO)
+}
+
+fn exits_within(fd: &OwnedFd, span: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let timeout = Timespec {
-        tv_sec: PATIENCE.as_secs() as i64,
-        tv_nsec: 0,
-    };
-    let ready = poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout)).unwrap();
-    assert_eq!(ready, 1, "the process does not go away");
+    let timeout = Timespec { tv_sec: span.as_secs() as i64, tv_nsec: 0 };
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout)).unwrap() == 1
 }
 
 pub fn exited(code: i32) -> Outcome {

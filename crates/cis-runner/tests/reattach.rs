@@ -1,0 +1,184 @@
+//! Coordinators come and go, runners die: nothing runs twice, nothing is lost, nobody survives unseen.
+
+mod support;
+
+use std::io::Write;
+
+use cis_runner::client::encode;
+use cis_runner::log::Stream;
+use cis_runner::protocol::*;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use support::{Node, exited, key, kill_and_wait, script, wait_gone};
+
+#[test]
+fn an_older_coordinator_is_refused_even_after_the_runner_died() {
+    let node = Node::new();
+    let c = node.connect(5, 1);
+    let refused = |epoch| {
+        let mut late = node.stranger();
+        late.say(&ToRunner::Hello { protocol: PROTOCOL, epoch, slots: 1 });
+        assert!(matches!(late.hear(), FromRunner::Refused { epoch: 5 }));
+        assert!(late.try_hear().is_none());
+    };
+    refused(4);
+    kill_and_wait(c.runner);
+    refused(4);
+    node.connect(5, 1);
+}
+
+#[test]
+fn late_messages_start_nothing() {
+    let node = Node::new();
+    let file = node.dir.path().join("started");
+    let mut old = node.connect(1, 4);
+    // Half a message now, the rest when the next one is in charge.
+    let late = encode(&ToRunner::Start(Box::new(script(1, &format!("touch {}", file.display()))))).unwrap();
+    old.stream.write_all(&late[..late.len() - 1]).unwrap();
+    let mut new = node.connect(2, 4);
+    let _ = old.stream.write_all(&late[late.len() - 1..]);
+    assert!(old.try_hear().is_none(), "dropped before the new one was answered");
+    assert_eq!(new.run(script(2, "true")).outcome, exited(0));
+    assert!(!file.exists());
+    let mut rude = node.stranger();
+    rude.say(&node.context());
+    assert!(rude.try_hear().is_none(), "Hello comes first");
+}
+
+#[test]
+fn work_goes_on_without_a_coordinator() {
+    let node = Node::new();
+    let mut first = node.connect(1, 2);
+    let go = node.dir.path().join("go");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &go,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    first.start(script(1, "cat go > /dev/null; seq 1 20000; exit 3"));
+    first.start(script(2, "echo quick"));
+    // More than there are slots: the rest starts while nobody is there.
+    for execution in 3..=10 {
+        first.start(script(execution, &format!("echo {execution}")));
+    }
+    first.wait_started(1);
+    drop(first);
+    std::fs::write(&go, "x").unwrap();
+    let mut second = node.connect(2, 2);
+    assert_eq!(second.known.len(), 10);
+    let ended = second.ended_many(10);
+    assert_eq!(ended[0].outcome, exited(3));
+    assert!(ended[1..].iter().all(|ended| ended.outcome == exited(0)));
+    let whole: String = (1..=20_000).map(|n| format!("{n}\n")).collect();
+    assert_eq!(node.output("run/1.log", Stream::Stdout), (whole.into_bytes(), 0));
+    assert_eq!(node.output("run/10.log", Stream::Stdout).0, b"10\n");
+    second.ack(1..=5);
+    drop(second);
+    let mut third = node.connect(3, 2);
+    let left: Vec<_> = third.known.iter().map(|known| (known.key.execution, known.state)).collect();
+    assert_eq!(left, (6..=10).map(|execution| (execution, KnownState::Ended)).collect::<Vec<_>>());
+    assert_eq!(third.ended_many(5), ended[5..]);
+}
+
+#[test]
+fn tied_attempts_go_with_their_connection() {
+    let node = Node::new();
+    let mut first = node.connect(1, 2);
+    for execution in 1..=3 {
+        let mut start = script(execution, "trap '' TERM; (setsid sleep 1000 &); sleep 1000 & wait");
+        (start.tied, start.grace_ms) = (execution != 2, 20);
+        first.start(start);
+    }
+    first.wait_started(1);
+    first.wait_started(2);
+    drop(first);
+    let mut second = node.connect(2, 2);
+    let ended = second.ended_many(2);
+    assert_eq!(ended[0].key, key(1));
+    assert_eq!(ended[1].key, key(3));
+    assert!(ended.iter().all(|ended| ended.outcome == Outcome::OwnerGone), "{ended:?}");
+    assert_eq!(ended[1].started_ms, 0, "it was still queued");
+    second.stop(2, true);
+    assert_eq!(second.ended().outcome, Outcome::Stopped);
+    node.assert_no_survivors();
+}
+
+#[test]
+fn a_killed_runner_leaves_nothing_running_and_forgets_nothing() {
+    for round in 0..10 {
+        let node = Node::new();
+        let mut first = node.connect(1, 6);
+        assert_eq!(first.run(script(1, "echo done")).outcome, exited(0));
+        let stubborn = "trap '' TERM; echo up; (setsid sleep 1000 &); env -i sleep 1000 & (setsid sh -c 'sleep 1000 & wait' &); wait";
+        for execution in 2..=6 {
+            first.start(script(execution, stubborn));
+        }
+        if round % 2 == 0 {
+            for execution in 2..=6 {
+                node.wait_for_output(&format!("run/{execution}.log"), "up\n");
+            }
+        }
+        kill_and_wait(first.runner);
+        let mut second = node.connect(2, 6);
+        assert_ne!(first.runner, second.runner);
+        let known: Vec<_> = second.known.iter().map(|known| known.key.execution).collect();
+        // Those it had not come to are not known: they may start now.
+        assert!(known.starts_with(&[1]), "{known:?}");
+        let ended = second.ended_many(known.len());
+        assert_eq!(ended[0].outcome, exited(0));
+        assert!(ended[1..].iter().all(|ended| ended.outcome == Outcome::Interrupted));
+        if round % 2 == 0 {
+            assert_eq!(known.len(), 6);
+            assert!(ended[1..].iter().all(|ended| ended.log.stdout_tail == "up\n" && ended.started_ms > 0));
+        }
+        node.assert_no_survivors();
+        second.ack(known);
+        assert_eq!(second.run(script(7, "true")).outcome, exited(0));
+    }
+}
+
+#[test]
+fn a_runner_nobody_needs_goes_and_takes_its_socket() {
+    let node = Node::new();
+    let mut c = node.connect(1, 1);
+    c.run(script(1, "true"));
+    c.ack([1]);
+    let runner = pidfd_open(Pid::from_raw(c.runner as i32).unwrap(), PidfdFlags::empty()).unwrap();
+    drop(c);
+    wait_gone(&runner);
+    assert!(!node.data.join("runner.sock").exists());
+    assert_eq!(node.connect(1, 1).run(script(2, "true")).outcome, exited(0));
+}
+
+#[test]
+fn a_silent_runner_is_not_replaced() {
+    let node = Node::new();
+    let c = node.connect(1, 1);
+    let others: Vec<_> = (0..8).map(|_| std::thread::scope(|_| node.stranger())).collect();
+    // A second runner on the same directory gives up by itself.
+    let status = std::process::Command::new(support::EXE)
+        .args(["runner", "--data-dir"])
+        .arg(&node.data)
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert!(!status.success());
+    drop(others);
+    assert_eq!(node.connect(2, 1).runner, c.runner);
+}
+
+#[test]
+fn many_at_once_get_the_same_runner() {
+    let node = Node::new();
+    let pids: Vec<i32> = std::thread::scope(|scope| {
+        let connect = || {
+            let peer = rustix::net::sockopt::socket_peercred(&node.stranger().stream).unwrap();
+            peer.pid.as_raw_nonzero().get()
+        };
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(connect)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(pids.iter().all(|pid| *pid == pids[0]), "{pids:?}");
+}
