@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::context::Context;
 
 /// What is asked.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
     Publish {

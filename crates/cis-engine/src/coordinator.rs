@@ -30,10 +30,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::command::{About, Command, Reply, Start};
 use crate::context::Context;
 use crate::data_dir::DataDir;
-use crate::dispatch::{Dispatch, Limits};
+use crate::dispatch::Dispatch;
 use crate::report;
 use crate::runner_link::{RunnerAddress, RunnerLink};
 use crate::system;
+
+pub use crate::dispatch::Limits;
 
 /// Tasks handed to the runner beyond its free slots, so that it never waits for a commit. The runner's journal
 /// tells started from unstarted, so a crash loses none of them.
@@ -98,16 +100,26 @@ impl Handle {
         answer.await.unwrap_or_else(|_| gone())
     }
 
+    /// [`Handle::call`], for threads outside the loop's runtime.
+    pub fn call_blocking(&self, command: Command, owner: Owner) -> Reply {
+        let (reply, answer) = oneshot::channel();
+        let gone = || Reply::Refused(Refusal::new(ErrorCode::Unavailable, "the coordinator is going"));
+        if self.asks.blocking_send(Ask::Command { command, owner, reply }).is_err() {
+            return gone();
+        }
+        answer.blocking_recv().unwrap_or_else(|_| gone())
+    }
+
     /// Says that a connection closed.
     pub async fn gone(&self, owner: Owner) {
         let _ = self.asks.send(Ask::Gone(owner)).await;
     }
 
     /// Ends the loop; answers how many runs are left for others.
-    pub async fn leave(&self) -> usize {
+    pub fn leave_blocking(&self) -> usize {
         let (reply, answer) = oneshot::channel();
-        let _ = self.asks.send(Ask::Leave(reply)).await;
-        answer.await.unwrap_or(0)
+        let _ = self.asks.blocking_send(Ask::Leave(reply));
+        answer.blocking_recv().unwrap_or(0)
     }
 
     /// Changes with every commit.

@@ -1,1 +1,108 @@
-//! tbd
+//! Which tasks a new run runs, carries over from an earlier one, or leaves.
+
+use cis_core::dag::plan::Plan;
+use cis_core::id::TaskIx;
+use cis_core::task::TaskStatus;
+use cis_store::port::Fate;
+
+/// Only `tasks`: what they depend on is carried over where it has completed before, and left out otherwise.
+pub fn only(plan: &Plan, tasks: &[TaskIx], before: Option<&[TaskStatus]>) -> Vec<Fate> {
+    fates(plan, before, |ix| tasks.contains(&ix))
+}
+
+/// `tasks` and everything that depends on them.
+pub fn from(plan: &Plan, tasks: &[TaskIx], before: Option<&[TaskStatus]>) -> Vec<Fate> {
+    let mut run = vec![false; plan.len()];
+    tasks.iter().for_each(|ix| include_downstream(plan, *ix, &mut run));
+    fates(plan, before, |ix| run[ix.index()])
+}
+
+/// Everything that did not complete, and what depends on it.
+pub fn resume(plan: &Plan, before: &[TaskStatus]) -> Vec<Fate> {
+    let mut run = vec![false; plan.len()];
+    for ix in plan.tasks() {
+        if before[ix.index()] != TaskStatus::Completed {
+            include_downstream(plan, ix, &mut run);
+        }
+    }
+    fates(plan, Some(before), |ix| run[ix.index()])
+}
+
+/// `tasks` and everything that depends on them, and whatever those need that has not completed either.
+pub fn retry(plan: &Plan, tasks: &[TaskIx], before: &[TaskStatus]) -> Vec<Fate> {
+    let mut run = vec![false; plan.len()];
+    tasks.iter().for_each(|ix| include_downstream(plan, *ix, &mut run));
+    // Against the order of the graph, so that what one task pulls in is itself looked at.
+    for ix in plan.order().iter().rev() {
+        if run[ix.index()] {
+            for needed in plan.depends_on(*ix) {
+                if before[needed.index()] != TaskStatus::Completed {
+                    run[needed.index()] = true;
+                }
+            }
+        }
+    }
+    fates(plan, Some(before), |ix| run[ix.index()])
+}
+
+fn include_downstream(plan: &Plan, ix: TaskIx, run: &mut [bool]) {
+    let mut stack = vec![ix];
+    while let Some(ix) = stack.pop() {
+        if !std::mem::replace(&mut run[ix.index()], true) {
+            stack.extend_from_slice(plan.dependents(ix));
+        }
+    }
+}
+
+fn fates(plan: &Plan, before: Option<&[TaskStatus]>, runs: impl Fn(TaskIx) -> bool) -> Vec<Fate> {
+    plan.tasks()
+        .map(|ix| match before.map(|statuses| statuses[ix.index()]) {
+            _ if runs(ix) => Fate::Run,
+            Some(TaskStatus::Completed) => Fate::Carry,
+            _ => Fate::Leave,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Fate::{Carry, Leave, Run};
+    use TaskStatus::{Completed, Failed, Skipped};
+    use cis_core::dag::parse::{Defaults, Format, parse};
+
+    /// a, b ─► c ─► d, and e alone.
+    fn plan() -> Plan {
+        let text = r#"{"dag_id": "x", "tasks": [
+            {"id": "a", "command": "true"}, {"id": "b", "command": "true"},
+            {"id": "c", "command": "true", "depends_on": ["a", "b"]},
+            {"id": "d", "command": "true", "depends_on": ["c"]}, {"id": "e", "command": "true"}]}"#;
+        Plan::new(&parse(text.as_bytes(), Format::Json, &Defaults::default()).unwrap().dag)
+    }
+
+    #[test]
+    fn only_and_from_leave_or_carry_the_rest() {
+        let c = [TaskIx(2)];
+        assert_eq!(only(&plan(), &c, None), [Leave, Leave, Run, Leave, Leave]);
+        assert_eq!(from(&plan(), &c, None), [Leave, Leave, Run, Run, Leave]);
+        let before = [Completed, Failed, Skipped, Skipped, Completed];
+        assert_eq!(from(&plan(), &c, Some(&before)), [Carry, Leave, Run, Run, Carry]);
+    }
+
+    #[test]
+    fn resume_runs_what_did_not_complete_and_what_follows() {
+        let before = [Completed, Failed, Skipped, Skipped, Completed];
+        assert_eq!(resume(&plan(), &before), [Carry, Run, Run, Run, Carry]);
+        // Completed in spite of a failure before it (`run_if`): it saw the failure, so it runs again.
+        let odd = [Completed, Failed, Completed, Completed, Completed];
+        assert_eq!(resume(&plan(), &odd), [Carry, Run, Run, Run, Carry]);
+    }
+
+    #[test]
+    fn retry_takes_along_what_its_dependents_still_need() {
+        let before = [Failed, Failed, Skipped, Skipped, Failed];
+        assert_eq!(retry(&plan(), &[TaskIx(0)], &before), [Run, Run, Run, Run, Leave]);
+        let done = [Completed; 5];
+        assert_eq!(retry(&plan(), &[TaskIx(2)], &done), [Carry, Carry, Run, Run, Carry]);
+    }
+}

@@ -1,1 +1,274 @@
-//! tbd
+//! Being the coordinator of a data directory, or talking to whoever is: the same calls either way.
+//!
+//! ```text
+//!   open: lock free? ── yes ─► coordinate here, serve cis.sock to others
+//!             │ no
+//!             └─► connect to cis.sock; if its holder goes away meanwhile, start over
+//! ```
+//!
+//! When the process that coordinates is done with its own run while others' runs go on, it hands over: tasks
+//! live in the runner and do not notice.
+
+use std::io;
+use std::process::{Command as Process, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::RunKey;
+use cis_store::sqlite::SqliteStore;
+
+use crate::client::Client;
+use crate::command::{Command, Reply};
+use crate::coordinator::{Coordinator, Handle, Options, SELF};
+use crate::data_dir::CoordinatorLock;
+use crate::server::Server;
+use crate::system::System;
+
+/// How often an unreachable coordinator is tried again, and for how long: it may be starting or just going.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+const RETRIES_MAX: u32 = 3_000;
+
+/// Followers in this process are told of changes at most this often.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How long a background coordinator without runs stays, in case another comes.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// A way to the coordinator of a data directory.
+#[derive(Debug)]
+pub struct Session {
+    options: Options,
+    link: Link,
+    /// Runs that end with this process.
+    owned: Vec<RunKey>,
+}
+
+#[derive(Debug)]
+enum Link {
+    Here(Here),
+    There(Client),
+}
+
+/// The coordinator in this process, on a thread of its own.
+#[derive(Debug)]
+struct Here {
+    handle: Handle,
+    runtime: tokio::runtime::Handle,
+    thread: JoinHandle<Result<(), Refusal>>,
+}
+
+impl Session {
+    /// Becomes the coordinator, or connects to it.
+    pub fn open(options: Options) -> Result<Self, Refusal> {
+        let link = open_link(&options)?;
+        Ok(Self { options, link, owned: Vec::new() })
+    }
+
+    /// Is the coordinator in this process?
+    pub fn is_here(&self) -> bool {
+        matches!(self.link, Link::Here(_))
+    }
+
+    /// Asks, and asks again if the coordinator goes away before it answers.
+    pub fn ask(&mut self, command: Command) -> Result<Reply, Refusal> {
+        loop {
+            match &mut self.link {
+                Link::Here(here) => return Ok(here.handle.call_blocking(command, SELF)),
+                Link::There(client) => match client.call(command.clone()) {
+                    Ok(Reply::Refused(refusal)) if refusal.code == ErrorCode::Unavailable => self.reopen()?,
+                    Ok(reply) => return Ok(reply),
+                    Err(_) => self.reopen()?,
+                },
+            }
+        }
+    }
+
+    /// Starts a run; if it is attached, it ends with this process.
+    pub fn start(&mut self, start: crate::command::Start) -> Result<cis_store::port::RunRef, Refusal> {
+        let attached = start.attached;
+        let run = self.ask(Command::Start(Box::new(start)))?.started()?;
+        if attached {
+            self.owned.push(run.key);
+        }
+        Ok(run)
+    }
+
+    /// After the coordinator went away: finds or becomes the next one, and takes its own runs along.
+    pub fn reopen(&mut self) -> Result<(), Refusal> {
+        loop {
+            self.link = open_link(&self.options)?;
+            let attached = self.owned.clone().into_iter().all(|run| match &mut self.link {
+                Link::Here(here) => !matches!(
+                    here.handle.call_blocking(Command::Attach { run }, SELF),
+                    Reply::Refused(_)
+                ),
+                Link::There(client) => matches!(client.call(Command::Attach { run }), Ok(Reply::Attached)),
+            });
+            if attached {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Calls `wake` whenever something changed, until it says no or the coordinator goes away (`false`).
+    pub fn follow(&self, mut wake: impl FnMut(bool) -> bool + Send + 'static) -> Result<(), Refusal> {
+        match &self.link {
+            Link::Here(here) => {
+                let mut changes = here.handle.changes();
+                here.runtime.spawn(async move {
+                    while changes.changed().await.is_ok() && wake(true) {
+                        tokio::time::sleep(TICK).await;
+                    }
+                    wake(false);
+                });
+            }
+            Link::There(_) => {
+                let client = Client::connect(&self.options.data_dir.socket()).map_err(|e| unreachable(&e))?;
+                let follower = thread::Builder::new().name("cis-follow".into());
+                let followed = follower.spawn(move || {
+                    if let Some(mut changes) = client.and_then(|client| client.follow().ok()) {
+                        while changes.wait().is_ok() && wake(true) {}
+                    }
+                    wake(false);
+                });
+                followed.map_err(|e| unreachable(&e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go. If runs of others are left here, a background coordinator takes over.
+    pub fn close(self) -> Result<(), Refusal> {
+        let Link::Here(here) = self.link else { return Ok(()) };
+        let left = here.handle.leave_blocking();
+        if left > 0 {
+            spawn_background(&self.options)?;
+        }
+        drop(here.handle);
+        here.thread.join().unwrap_or_else(|_| Err(Refusal::new(ErrorCode::Internal, "the coordinator panicked")))
+    }
+}
+
+/// Starts a process that coordinates until no run is left.
+pub fn spawn_background(options: &Options) -> Result<(), Refusal> {
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(options.data_dir.root().join("coordinator.log"))
+        .map_err(|e| unreachable(&e))?;
+    Process::new(&options.exe)
+        .arg("--data-dir")
+        .arg(options.data_dir.root())
+        .arg("coordinator")
+        .arg("--slots")
+        .arg(options.slots.to_string())
+        .arg("--durability")
+        .arg(options.durability.word())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .map(drop)
+        .map_err(|e| unreachable(&e))
+}
+
+/// Coordinates until no run is left (or until told, if `forever`); what a background coordinator does. Answers at
+/// once if somebody else coordinates.
+pub fn coordinate(options: Options) -> Result<(), Refusal> {
+    let Link::Here(here) = open_link(&options)? else { return Ok(()) };
+    let mut idle = here.handle.idle();
+    let (finished, wait) = mpsc::channel();
+    here.runtime.spawn(async move {
+        loop {
+            if idle.wait_for(|idle| *idle).await.is_err() {
+                break;
+            }
+            let busy_again = tokio::time::timeout(LINGER, idle.wait_for(|idle| !*idle));
+            if busy_again.await.is_err() {
+                break;
+            }
+        }
+        let _ = finished.send(());
+    });
+    // The thread may also end by itself, if the store or the runner fails it for good.
+    while !here.thread.is_finished() {
+        match wait.recv_timeout(Duration::from_secs(1)) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => break,
+        }
+    }
+    here.handle.leave_blocking();
+    drop(here.handle);
+    here.thread.join().unwrap_or_else(|_| Err(Refusal::new(ErrorCode::Internal, "the coordinator panicked")))
+}
+
+fn open_link(options: &Options) -> Result<Link, Refusal> {
+    for _ in 0..RETRIES_MAX {
+        if let Some(lock) = options.data_dir.try_lock().map_err(|e| unreachable(&e))? {
+            return start_here(options.clone(), lock).map(Link::Here);
+        }
+        if let Some(mut client) = Client::connect(&options.data_dir.socket()).map_err(|e| unreachable(&e))? {
+            // A connection that is never answered belongs to a coordinator that is going.
+            if matches!(client.call(Command::Hello), Ok(Reply::Hello(_))) {
+                return Ok(Link::There(client));
+            }
+        }
+        pause();
+    }
+    Err(Refusal::new(ErrorCode::Unavailable, "another process holds the coordinator's lock but does not answer")
+        .hint("look for a stopped or hanging `cis` process on this data directory"))
+}
+
+/// Nothing announces that a lock was released; this is the one place that has to look again.
+#[allow(clippy::disallowed_methods, reason = "a file lock cannot be waited for together with a socket")]
+fn pause() {
+    thread::sleep(RETRY_PAUSE);
+}
+
+fn start_here(options: Options, lock: CoordinatorLock) -> Result<Here, Refusal> {
+    let (ready, started) = mpsc::channel();
+    let thread = thread::Builder::new()
+        .name("cis-coordinator".into())
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|e| unreachable(&e))?;
+            let ended = runtime.block_on(live(options, runtime.handle().clone(), ready));
+            // Connections still being served end here, before anybody else can become the coordinator.
+            drop(runtime);
+            drop(lock);
+            ended
+        })
+        .map_err(|e| unreachable(&e))?;
+    match started.recv() {
+        Ok((handle, runtime)) => Ok(Here { handle, runtime, thread }),
+        // It ended before it began; its result says why.
+        Err(_) => match thread.join() {
+            Ok(Err(refusal)) => Err(refusal),
+            _ => Err(Refusal::new(ErrorCode::Internal, "the coordinator ended before it began")),
+        },
+    }
+}
+
+/// A coordinator's life, from opening the store to closing it.
+async fn live(
+    options: Options,
+    runtime: tokio::runtime::Handle,
+    ready: mpsc::Sender<(Handle, tokio::runtime::Handle)>,
+) -> Result<(), Refusal> {
+    let store = SqliteStore::open(&options.data_dir.database(), options.durability)?;
+    let socket = options.data_dir.socket();
+    let (coordinator, handle) = Coordinator::start(store, options, Arc::new(System), Arc::new(System)).await?;
+    let server = Server::listen(socket, handle.clone()).map_err(|e| unreachable(&e))?;
+    let _ = ready.send((handle, runtime));
+    let store = coordinator.run().await;
+    drop(server);
+    store?.close();
+    Ok(())
+}
+
+fn unreachable(e: &io::Error) -> Refusal {
+    Refusal::new(ErrorCode::Unavailable, format!("cannot use the data directory: {e}"))
+}

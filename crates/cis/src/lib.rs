@@ -1,15 +1,18 @@
-//! The binary's own rooms: configuration, first steps, and everything people see. Wiring and commands are in
-//! `main.rs`.
+//! The `cis` program: command line, settings, wiring, and everything a person sees. No rules live here.
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`config`] | settings: defaults, file, environment, flags, and where each value came from |
-//! | [`project`] | which project a file belongs to |
-//! | [`init`] | a first DAG from what a directory holds |
-//! | [`graph`] | drawing a DAG: ascii, mermaid, dot, svg |
-//! | [`live`] | a run on the terminal while it happens |
-//! | [`term`] | colours, tables, errors, and making text safe to print |
+//! | [`cli`] | what can be typed |
+//! | [`command`] | what each command does |
+//! | [`config`] | settings and where each comes from |
+//! | [`project`] | which project a directory belongs to |
+//! | [`term`] | colours, tables, errors |
+//! | [`live`] | a run while it happens |
+//! | [`graph`] | pictures of DAGs |
+//! | [`init`] | a first DAG |
 
+pub mod cli;
+pub mod command;
 pub mod config;
 pub mod graph;
 pub mod init;

@@ -4,13 +4,16 @@ use std::collections::HashMap;
 
 use cis_core::event::Folded;
 use cis_core::id::{Position, TaskIx};
+use cis_core::run::RunStatus;
 use cis_core::task::TaskStatus;
 
 use super::reader::{Reader, RunLine};
-use crate::port::{Answer, Fate};
+use crate::port::Answer;
 
 /// Everything wrong with the store; empty when every invariant holds.
 pub fn violations(store: &Reader) -> Answer<Vec<String>> {
+    // One snapshot for all of it: while others write, rows and events of different moments would not add up.
+    let _snapshot = store.conn.unchecked_transaction()?;
     let mut wrong = Vec::new();
     let integrity: String = store.conn.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
     if integrity != "ok" {
@@ -21,6 +24,7 @@ pub fn violations(store: &Reader) -> Answer<Vec<String>> {
     rows(store, &mut wrong, DOUBLE_DAGS, "one content, two open revisions")?;
     rows(store, &mut wrong, MISCOUNTED, "counters that differ from the tasks")?;
     rows(store, &mut wrong, UNENDED, "tasks not over in runs that are")?;
+    rows(store, &mut wrong, MISPLACED, "windows that differ from the tasks in them")?;
     let runs = store.runs(None, u32::MAX)?;
     let mut definitions = HashMap::new();
     for run in &runs {
@@ -34,9 +38,9 @@ pub fn violations(store: &Reader) -> Answer<Vec<String>> {
 
 const DOUBLE_FENCES: &str =
     "SELECT fence FROM task_executions WHERE fence IS NOT NULL GROUP BY fence HAVING count(*) > 1";
-const UNCONFIRMED: &str = "SELECT run_key FROM dag_runs JOIN dag_definitions USING (definition_key)
+const UNCONFIRMED: &str = "SELECT r.run_key FROM dag_runs r JOIN dag_definitions d USING (definition_key)
      LEFT JOIN dag_confirmations c USING (definition_key)
-     WHERE dag_definitions.status <> 'confirmed' OR c.content_hash IS NOT dag_definitions.content_hash";
+     WHERE d.status <> 'confirmed' OR c.decision IS NOT 'confirmed' OR c.content_hash IS NOT d.content_hash";
 const DOUBLE_DAGS: &str = "SELECT dag_key FROM dag_definitions WHERE status IN ('pending', 'confirmed')
      GROUP BY dag_key, content_hash HAVING count(*) > 1";
 const MISCOUNTED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t USING (run_key)
@@ -50,6 +54,12 @@ const MISCOUNTED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions 
 const UNENDED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t USING (run_key)
      WHERE r.completed_at IS NOT NULL AND t.status IN ('pending', 'waiting', 'ready', 'running', 'cancelling')
        AND NOT EXISTS (SELECT 1 FROM steps WHERE steps.run_key = r.run_key)";
+// Places are no longer counted once a run is stopping; and while one is free, nobody is kept waiting for it.
+const MISPLACED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t USING (run_key)
+     WHERE r.max_parallel IS NOT NULL AND r.status IN ('queued', 'running')
+     GROUP BY r.run_key
+     HAVING r.window <> sum(t.status IN ('running', 'cancelling') OR (t.status = 'ready' AND t.hold = 0))
+         OR (r.window < r.max_parallel AND sum(t.hold = 1) > 0)";
 
 fn rows(store: &Reader, wrong: &mut Vec<String>, sql: &str, what: &str) -> Answer<()> {
     let found: Vec<i64> =
@@ -62,7 +72,7 @@ fn rows(store: &Reader, wrong: &mut Vec<String>, sql: &str, what: &str) -> Answe
 
 /// Does folding a run's events give its rows?
 fn unfolded(store: &Reader, run: &RunLine, dag: &cis_core::dag::Dag) -> Answer<Vec<String>> {
-    let mut folded = Folded::new((0..run.total).map(|ix| first_status(run, dag, TaskIx(ix))));
+    let mut folded = Folded::new((0..run.total).map(|ix| run.first_status(dag, TaskIx(ix))));
     let mut after = Position(0);
     loop {
         let (events, read_to) = store.events(run, after, 10_000)?;
@@ -82,7 +92,9 @@ fn unfolded(store: &Reader, run: &RunLine, dag: &cis_core::dag::Dag) -> Answer<V
     }
     for task in store.tasks(run, &[], u32::MAX)? {
         let told = folded.tasks[task.ix.index()];
-        let unborn = task.status == TaskStatus::Pending && told.0 == TaskStatus::Ready && run.status.is_terminal();
+        // A task created after its run was told to stop is not made ready any more.
+        let stopping = !matches!(run.status, RunStatus::Queued | RunStatus::Running);
+        let unborn = task.status == TaskStatus::Pending && told.0 == TaskStatus::Ready && stopping;
         if told != (task.status, task.version) && !unborn {
             wrong.push(format!(
                 "{}/{}: events say {told:?}, the row {:?}",
@@ -93,16 +105,4 @@ fn unfolded(store: &Reader, run: &RunLine, dag: &cis_core::dag::Dag) -> Answer<V
         }
     }
     Ok(wrong)
-}
-
-/// The status a task is created in.
-fn first_status(run: &RunLine, dag: &cis_core::dag::Dag, ix: TaskIx) -> TaskStatus {
-    let task = &dag.tasks[ix.index()];
-    match run.fate(ix) {
-        Fate::Carry => TaskStatus::Completed,
-        Fate::Leave => TaskStatus::Skipped,
-        Fate::Run if task.more().when.is_some() => TaskStatus::Pending,
-        Fate::Run if task.depends_on.iter().all(|before| run.fate(*before) != Fate::Run) => TaskStatus::Ready,
-        Fate::Run => TaskStatus::Pending,
-    }
 }

@@ -62,6 +62,16 @@ pub enum Durability {
     Process,
 }
 
+impl Durability {
+    /// The word people use.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Power => "power",
+            Self::Process => "process",
+        }
+    }
+}
+
 /// The embedded store. Cheap to clone; the last handle dropped lets the writer finish and close the file.
 #[derive(Debug, Clone)]
 pub struct SqliteStore {

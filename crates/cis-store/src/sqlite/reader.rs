@@ -107,6 +107,18 @@ impl RunLine {
             _ => Fate::Run,
         }
     }
+
+    /// The status a task of this run is created in; its events tell the rest.
+    pub fn first_status(&self, dag: &Dag, ix: TaskIx) -> TaskStatus {
+        let task = &dag.tasks[ix.index()];
+        match self.fate(ix) {
+            Fate::Carry => TaskStatus::Completed,
+            Fate::Leave => TaskStatus::Skipped,
+            Fate::Run if task.more().when.is_some() => TaskStatus::Pending,
+            Fate::Run if task.depends_on.iter().all(|before| self.fate(*before) != Fate::Run) => TaskStatus::Ready,
+            Fate::Run => TaskStatus::Pending,
+        }
+    }
 }
 
 /// A task as `status` shows it.
@@ -272,6 +284,15 @@ impl Reader {
             "{TASK_SQL} WHERE execution_id BETWEEN {first} AND {last} {filter} ORDER BY execution_id LIMIT {limit}"
         );
         self.collect(&sql, params_from_iter(words), |row| task_line(row, run.first_execution))
+    }
+
+    /// Tasks of a run that somebody works on, longest first.
+    pub fn live(&self, run: &RunLine, limit: u32) -> Answer<Vec<TaskLine>> {
+        let sql = format!(
+            "{TASK_SQL} INDEXED BY tasks_live WHERE run_key = ?1 AND status IN ('running', 'cancelling')
+             ORDER BY coalesce(started_at, 9e15), execution_id LIMIT ?2"
+        );
+        self.collect(&sql, params![run.key.0, limit], |row| task_line(row, run.first_execution))
     }
 
     /// One task of a run.

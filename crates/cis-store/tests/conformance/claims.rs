@@ -1,0 +1,176 @@
+//! Order, filters, windows, fences.
+
+use cis_core::dag::{Kind, SkillCall};
+use cis_core::error::ErrorCode;
+use cis_core::id::{Epoch, Fence, Scope};
+use cis_core::retry::Failure;
+use cis_core::run::StopReason;
+use cis_core::source::Millis;
+use cis_store::port::{Claim, Ending, Recorded};
+use serde_json::json;
+
+use crate::fixture::{Home, World, code, name, names};
+use crate::support::{dag, failed, handing_on, report, task, with};
+
+pub fn priority_first_then_ready_order<H: Home>(w: &mut World<H>) {
+    let mut tasks = vec![task("a", &[]), task("b", &[]), task("c", &[]), task("d", &[])];
+    tasks[2].priority = 5;
+    tasks[3].priority = -1;
+    w.go(&dag("first", tasks));
+    let mut urgent = dag("second", vec![task("e", &[]), task("f", &[])]);
+    urgent.priority = 3;
+    urgent.tasks[1].priority = 2;
+    w.go(&urgent);
+    assert_eq!(names(&w.take(3)), ["c", "f", "e"]);
+    assert_eq!(names(&w.take(10)), ["a", "b", "d"]);
+}
+
+pub fn the_lowest_priority_is_last<H: Home>(w: &mut World<H>) {
+    let mut tasks = vec![task("last", &[]), task("middle", &[]), task("first", &[])];
+    (tasks[0].priority, tasks[2].priority) = (i32::MIN, i32::MAX);
+    w.go(&dag("d", tasks));
+    assert_eq!(names(&w.take(10)), ["first", "middle", "last"]);
+}
+
+/// A task that goes back to ready stands behind what was ready before.
+pub fn what_is_ready_later_comes_later<H: Home>(w: &mut World<H>) {
+    let mut tasks = vec![task("early", &[])];
+    tasks[0].idempotent = true;
+    w.go(&dag("one", tasks));
+    let early = w.take_one();
+    w.go(&dag("two", vec![task("x", &[]), task("y", &[])]));
+    w.end(&early, failed(Failure::Interrupted));
+    assert_eq!(names(&w.take(10)), ["x", "y", "early"]);
+}
+
+pub fn kinds_and_scopes_are_filters<H: Home>(w: &mut World<H>) {
+    let mut tasks = vec![task("shell", &[]), task("skill", &[])];
+    tasks[1].kind = Kind::Skill(Box::new(SkillCall { skill: "echo".into(), input: json!({}) }));
+    w.go(&dag("ours", tasks.clone()));
+    let mut theirs = dag("theirs", tasks);
+    theirs.scope = "user-x".parse().unwrap();
+    w.go(&theirs);
+    let scopes = Some(vec!["user-x".parse::<Scope>().unwrap()]);
+    let taken = |claim: Claim| {
+        let claimed = w.advance(Vec::new(), Some(claim)).unwrap().claimed;
+        claimed.iter().map(|c| format!("{}/{}", c.run.definition.dag.dag_id, name(c))).collect::<Vec<_>>()
+    };
+    assert_eq!(taken(Claim { kinds: vec![], ..w.claim(9) }), [""; 0]);
+    assert_eq!(taken(Claim { scopes: Some(vec![]), ..w.claim(9) }), [""; 0]);
+    assert_eq!(taken(Claim { kinds: vec!["skill"], scopes: scopes.clone(), ..w.claim(9) }), ["theirs/skill"]);
+    assert_eq!(taken(Claim { kinds: vec!["skill"], ..w.claim(9) }), ["ours/skill"]);
+    assert_eq!(taken(Claim { scopes, ..w.claim(9) }), ["theirs/shell"]);
+    assert_eq!(taken(w.claim(0)), [""; 0]);
+    assert_eq!(taken(w.claim(9)), ["ours/shell"]);
+}
+
+pub fn a_window_never_holds_more_than_it_may<H: Home>(w: &mut World<H>) {
+    let mut dag = dag("d", (0..7).map(|n| task(&format!("t{n}"), &[])).collect());
+    dag.max_parallel = Some(2);
+    let run = w.go(&dag);
+    let mut live = w.take(10);
+    let mut seen = Vec::new();
+    while let Some(claim) = live.pop() {
+        assert!(live.len() < 2);
+        seen.push(name(&claim).to_owned());
+        assert!(w.take(10).is_empty(), "the window is full");
+        let ending = if seen.len() % 2 == 0 { Ending::Succeeded } else { failed(Failure::Exit(1)) };
+        w.end(&claim, ending);
+        live.extend(w.take(10));
+    }
+    seen.sort();
+    assert_eq!(seen.len(), 7);
+    assert!(w.story(run).starts_with("failed"));
+}
+
+pub fn a_window_lets_in_the_most_urgent<H: Home>(w: &mut World<H>) {
+    let mut tasks: Vec<_> = ["a", "b", "c", "d"].map(|id| task(id, &[])).to_vec();
+    (tasks[2].priority, tasks[3].priority) = (1, 9);
+    let mut dag = dag("d", tasks);
+    dag.max_parallel = Some(1);
+    w.go(&dag);
+    let mut order = Vec::new();
+    while let Some(claim) = w.take(10).pop() {
+        order.push(name(&claim).to_owned());
+        w.end(&claim, Ending::Succeeded);
+    }
+    assert_eq!(order, ["a", "d", "c", "b"]);
+}
+
+/// Two tasks of a window of one give up waiting in the same sweep; the third must still get its place.
+pub fn a_place_given_up_in_a_sweep_is_free_again<H: Home>(w: &mut World<H>) {
+    let impatient = |id: &str| with(task(id, &[]), |more| more.queue_timeout = Some(Millis(10)));
+    let mut dag = dag("d", vec![impatient("a"), impatient("b"), task("c", &[]), task("e", &[])]);
+    dag.max_parallel = Some(1);
+    let run = w.go(&dag);
+    w.sweep_after(10);
+    assert_eq!(w.story(run), "queued: timed_out timed_out ready ready");
+    let c = w.take_one();
+    w.end(&c, Ending::Succeeded);
+    let e = w.take_one();
+    assert_eq!((name(&c), name(&e)), ("c", "e"));
+}
+
+pub fn stopping_runs_keep_nobody_from_work<H: Home>(w: &mut World<H>) {
+    let mut doomed = dag("doomed", (0..20).map(|n| task(&format!("t{n}"), &[])).collect());
+    doomed.priority = 9;
+    let doomed = w.go(&doomed);
+    w.go(&dag("other", vec![task("a", &[]), task("b", &[])]));
+    w.stop(doomed, StopReason::Cancel);
+    assert_eq!(names(&w.take(1)), ["a"]);
+    w.work_off();
+    assert_eq!(names(&w.take(1)), ["b"]);
+}
+
+pub fn a_stale_fence_changes_nothing<H: Home>(w: &mut World<H>) {
+    let mut tasks = vec![task("a", &[])];
+    tasks[0].idempotent = true;
+    let run = w.go(&dag("d", tasks));
+    let first = w.take_one();
+    w.end(&first, failed(Failure::Interrupted));
+    let stale = |w: &World<H>| w.end(&first, Ending::Succeeded).recorded == [Recorded::Stale];
+    assert!(stale(w), "nobody holds it");
+    let second = w.take_one();
+    assert!(second.fence > first.fence && second.attempt == 2);
+    assert!(stale(w), "somebody else holds it");
+    let mut made_up = report(&second, Ending::Succeeded, w.now);
+    made_up.fence = Fence(second.fence.0 + 1);
+    assert_eq!(w.advance(vec![made_up], None).unwrap().recorded, [Recorded::Stale]);
+    assert_eq!(w.story(run), "running: running");
+    w.end(&second, Ending::Succeeded);
+    assert_eq!(w.end(&second, failed(Failure::Exit(1))).recorded, [Recorded::Stale], "it is over");
+    assert_eq!(w.story(run), "completed: completed");
+}
+
+pub fn a_refused_claim_is_told_whatever_is_ready<H: Home>(w: &mut World<H>) {
+    let run = w.go(&dag("d", vec![task("a", &[])]));
+    let claim = w.take_one();
+    let strange = Claim { epoch: Epoch(w.epoch.0 + 1), ..w.claim(1) };
+    let reports = vec![report(&claim, Ending::Succeeded, w.now)];
+    assert_eq!(code(w.advance(reports, Some(strange))), ErrorCode::LeaseExpired);
+    // Nothing changed, so the outcome can still be recorded.
+    assert_eq!(w.story(run), "running: running");
+    w.end(&claim, Ending::Succeeded);
+}
+
+pub fn outputs_reach_those_who_ask<H: Home>(w: &mut World<H>) {
+    let asks = |id: &str, text: &str| {
+        with(task(id, &[0]), |more| drop(more.env.insert("X".into(), text.into())))
+    };
+    w.go(&dag("d", vec![task("a", &[]), asks("b", "{{ tasks.a.outputs.rows }}"), asks("c", "plain")]));
+    let a = w.take_one();
+    let outcome = handing_on(report(&a, Ending::Succeeded, w.now), json!({"rows": 3}));
+    let claimed = w.advance(vec![outcome], Some(w.claim(9))).unwrap().claimed;
+    assert_eq!(names(&claimed), ["b", "c"]);
+    assert_eq!(claimed[0].upstream.get("a"), Some(&json!({"rows": 3})));
+    assert!(claimed[1].upstream.is_empty());
+}
+
+pub fn the_environment_of_a_dag_may_ask_too<H: Home>(w: &mut World<H>) {
+    let mut dag = dag("d", vec![task("a", &[]), task("b", &[0])]);
+    dag.env.insert("X".into(), "{{ tasks.a.outputs.rows if tasks.a else 0 }}".into());
+    w.go(&dag);
+    let a = w.take_one();
+    w.advance(vec![handing_on(report(&a, Ending::Succeeded, w.now), json!({"rows": 3}))], None).unwrap();
+    assert_eq!(w.take_one().upstream.get("a"), Some(&json!({"rows": 3})));
+}

@@ -1,0 +1,71 @@
+//! One coordinator after another.
+
+use cis_core::error::ErrorCode;
+use cis_core::id::Epoch;
+use cis_core::run::StopReason;
+use cis_core::task::TaskStatus;
+use cis_store::port::{Claim, Ending, Recorded};
+use serde_json::json;
+
+use crate::fixture::{Home, World, code, name, names};
+use crate::support::{dag, handing_on, report, task, with};
+
+pub fn a_new_life_finds_what_is_live<H: Home>(w: &mut World<H>) {
+    let asks = with(task("b", &[0]), |more| drop(more.env.insert("X".into(), "{{ tasks.a.outputs.n }}".into())));
+    let run = w.go(&dag("d", vec![task("a", &[]), asks]));
+    let other = w.go(&dag("other", vec![task("c", &[])]));
+    let claimed = w.take(9);
+    let outcome = handing_on(report(&claimed[0], Ending::Succeeded, w.now), json!({"n": 1}));
+    w.advance(vec![outcome], None).unwrap();
+    let b = w.take_one();
+    w.stop(other, StopReason::Cancel);
+    w.work_off();
+    let opening = w.reopen();
+    assert!(opening.epoch > b.fence.epoch());
+    assert_eq!(opening.unfinished.iter().map(|run| run.run.key).collect::<Vec<_>>(), [run, other]);
+    let live: Vec<_> = opening.live.iter().map(|live| (name(&live.claim), live.fence, live.status)).collect();
+    assert_eq!(live, [
+        ("c", claimed[1].fence, TaskStatus::Cancelling),
+        ("b", b.fence, TaskStatus::Running)
+    ]);
+    // Everything it needs to start it, should nobody have.
+    assert_eq!(opening.live[1].claim.upstream.get("a"), Some(&json!({"n": 1})));
+    assert_eq!(opening.live[1].claim.attempt, 1);
+    // Their outcomes are as good as before.
+    assert_eq!(w.end(&b, Ending::Succeeded).recorded, [Recorded::Now(TaskStatus::Completed)]);
+    assert_eq!(w.end(&claimed[1], Ending::Stopped).recorded, [Recorded::Now(TaskStatus::Cancelled)]);
+    assert!(w.reopen().unfinished.is_empty());
+}
+
+pub fn an_old_life_may_claim_no_more<H: Home>(w: &mut World<H>) {
+    let old = w.claim(1);
+    w.opening();
+    assert_eq!(code(w.advance(Vec::new(), Some(old.clone()))), ErrorCode::LeaseExpired);
+    w.go(&dag("d", vec![task("a", &[])]));
+    assert_eq!(code(w.advance(Vec::new(), Some(old))), ErrorCode::LeaseExpired);
+    assert_eq!(names(&w.take(9)), ["a"]);
+}
+
+pub fn nobody_claims_before_a_life_begins<H: Home>(w: &mut World<H>) {
+    w.go(&dag("d", vec![task("a", &[])]));
+    let current = w.epoch;
+    w.reopen_quietly();
+    for epoch in [Epoch(0), current] {
+        let claim = Claim { epoch, ..w.claim(1) };
+        assert_eq!(code(w.advance(Vec::new(), Some(claim))), ErrorCode::LeaseExpired);
+    }
+    w.opening();
+    assert_eq!(names(&w.take(9)), ["a"]);
+}
+
+pub fn fences_grow_across_lives<H: Home>(w: &mut World<H>) {
+    w.go(&dag("d", (0..6).map(|n| task(&format!("t{n}"), &[])).collect()));
+    let mut last = None;
+    for _ in 0..3 {
+        for claim in w.take(2) {
+            assert!(Some(claim.fence) > last);
+            last = Some(claim.fence);
+        }
+        w.reopen();
+    }
+}

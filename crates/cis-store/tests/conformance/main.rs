@@ -1,0 +1,191 @@
+//! One suite that every store must pass, and the embedded store held to it.
+//!
+//! | module | what its cases are about |
+//! |---|---|
+//! | `publish` | revisions and decisions about them |
+//! | `runs` | creating runs |
+//! | `claims` | order, filters, windows, fences |
+//! | `outcomes` | how an end spreads: `run_if`, `when`, policies |
+//! | `retries` | the decision after an attempt, and backoff |
+//! | `deadlines` | what becomes due |
+//! | `stopping` | cancel, and its races |
+//! | `resume` | runs that carry tasks over, or leave them out |
+//! | `large` | steps too large for one transaction, also across a restart |
+//! | `epochs` | one coordinator after another |
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says so by failing")]
+
+mod claims;
+mod deadlines;
+mod epochs;
+mod fixture;
+mod large;
+mod outcomes;
+mod publish;
+mod resume;
+mod retries;
+mod runs;
+mod stopping;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::path::PathBuf;
+
+use cis_core::id::RunKey;
+use cis_store::sqlite::{Durability, Reader, SqliteStore, check};
+use fixture::{Home, Sight, TaskSight};
+use tempfile::TempDir;
+
+/// The suite, for the stores of one kind of home.
+macro_rules! suite {
+    ($name:ident, $home:ty: $($module:ident { $($case:ident,)* })*) => {
+        mod $name {
+            $(mod $module {
+                $(#[test]
+                fn $case() {
+                    crate::fixture::check::<$home>(crate::$module::$case);
+                })*
+            })*
+        }
+    };
+}
+
+/// A directory with one SQLite file.
+struct SqliteHome {
+    dir: TempDir,
+}
+
+impl SqliteHome {
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("dag.db")
+    }
+
+    fn reader(&self) -> Reader {
+        Reader::open(&self.file()).expect("a reader")
+    }
+}
+
+impl Home for SqliteHome {
+    type Store = SqliteStore;
+
+    fn new() -> Self {
+        Self { dir: support::dir() }
+    }
+
+    fn open(&self) -> SqliteStore {
+        SqliteStore::open(&self.file(), Durability::Process).expect("a store")
+    }
+
+    fn close(&self, store: SqliteStore) {
+        store.close();
+    }
+
+    fn look(&self, run: RunKey) -> Sight {
+        let reader = self.reader();
+        let line = reader.run(run).expect("a run line").expect("a run");
+        let tasks = reader.tasks(&line, &[], u32::MAX).expect("its tasks").into_iter();
+        let tasks = tasks.map(|task| TaskSight { status: task.status, attempt: task.attempt, cause: task.cause });
+        Sight { status: line.status, tasks: tasks.collect() }
+    }
+
+    fn violations(&self) -> Vec<String> {
+        check::violations(&self.reader()).expect("a check")
+    }
+}
+
+suite! { sqlite, crate::SqliteHome:
+    publish {
+        the_same_content_is_one_revision,
+        other_content_is_a_conflict,
+        a_new_revision_needs_its_own_confirmation,
+        rejected_content_may_be_asked_for_again,
+        expired_content_may_be_asked_for_again,
+        scopes_do_not_meet,
+        settling_again_changes_nothing,
+        a_confirmation_is_bound_to_the_content,
+        a_decision_is_final,
+    }
+    runs {
+        asked_again_it_is_the_same_run,
+        a_confirmation_makes_one_run,
+        nothing_runs_unconfirmed,
+        requests_that_do_not_fit_are_refused,
+        runs_are_numbered_within_their_dag,
+    }
+    claims {
+        priority_first_then_ready_order,
+        the_lowest_priority_is_last,
+        what_is_ready_later_comes_later,
+        kinds_and_scopes_are_filters,
+        a_window_never_holds_more_than_it_may,
+        a_window_lets_in_the_most_urgent,
+        a_place_given_up_in_a_sweep_is_free_again,
+        stopping_runs_keep_nobody_from_work,
+        a_stale_fence_changes_nothing,
+        a_refused_claim_is_told_whatever_is_ready,
+        outputs_reach_those_who_ask,
+        the_environment_of_a_dag_may_ask_too,
+    }
+    outcomes {
+        dependents_are_claimed_in_the_same_transaction,
+        rules_over_every_outcome,
+        skips_cascade,
+        when_decides,
+        when_sees_outputs,
+        all_success_counts_every_failure,
+        first_success_stops_the_rest,
+        first_success_needs_one,
+        debts_are_not_failures,
+    }
+    retries {
+        a_backoff_is_over_when_it_is_swept,
+        only_some_exit_codes_are_worth_it,
+        a_timeout_is_a_decision_too,
+        idempotent_interruptions_are_free,
+        other_interruptions_use_up_tries,
+        a_backoff_frees_its_place,
+        waiting_for_a_claim_begins_after_the_backoff,
+    }
+    deadlines {
+        a_task_nobody_claims_times_out,
+        a_run_nobody_begins_times_out,
+        a_run_over_its_time_is_stopped,
+        a_claim_in_time_ends_the_wait,
+    }
+    stopping {
+        a_queued_run_is_cancelled_at_once,
+        a_running_run_waits_for_its_attempts,
+        a_cancel_that_stops_nothing_is_a_completion,
+        a_failure_during_a_cancel_is_a_failure,
+        reports_may_overtake_the_stop,
+        nothing_is_retried_while_stopping,
+        stopping_again_changes_nothing,
+        a_run_that_is_not_there,
+    }
+    resume {
+        completed_tasks_are_carried_with_their_outputs,
+        tasks_left_out_let_their_dependents_go,
+        a_rule_that_asks_for_a_failure_finds_none,
+        when_sees_carried_outputs_wherever_they_stand,
+        nothing_left_to_run_is_a_completion,
+    }
+    large {
+        a_fan_out_and_back,
+        a_fan_out_across_restarts,
+        a_cancel_across_restarts,
+        a_cancel_before_it_is_all_there,
+        a_timeout_before_it_is_all_there,
+        a_chain_of_skips,
+        wide_layers_of_skips,
+        a_first_success_while_others_are_told,
+        a_window_over_a_fan_out,
+        a_large_run_carried_over,
+        a_large_run_of_nothing_to_do,
+    }
+    epochs {
+        a_new_life_finds_what_is_live,
+        an_old_life_may_claim_no_more,
+        nobody_claims_before_a_life_begins,
+        fences_grow_across_lives,
+    }
+}

@@ -1,0 +1,103 @@
+//! Revisions and decisions about them.
+
+use cis_core::error::ErrorCode;
+use cis_core::id::{Revision, Scope};
+use cis_core::source::Timestamp;
+use cis_store::port::{Publish, RevisionStatus, Settle, Store};
+
+use crate::fixture::{Home, World, code};
+use crate::support::{self, dag, task};
+
+pub fn the_same_content_is_one_revision<H: Home>(w: &mut World<H>) {
+    let dag = dag("d", vec![task("a", &[])]);
+    let first = w.publish(&dag).unwrap();
+    assert!(first.created);
+    assert_eq!((first.revision, first.status), (Revision(1), RevisionStatus::Pending));
+    let again = w.publish(&dag).unwrap();
+    assert!(!again.created);
+    assert_eq!((again.definition, again.status), (first.definition, RevisionStatus::Pending));
+    w.settle(&first, true).unwrap();
+    assert_eq!(w.publish(&dag).unwrap().status, RevisionStatus::Confirmed);
+}
+
+pub fn other_content_is_a_conflict<H: Home>(w: &mut World<H>) {
+    let first = w.publish(&dag("d", vec![task("a", &[])])).unwrap();
+    let other = dag("d", vec![task("b", &[])]);
+    assert_eq!(code(w.publish(&other)), ErrorCode::ContentConflict);
+    // Decided or not, the id is taken.
+    w.settle(&first, false).unwrap();
+    assert_eq!(code(w.publish(&other)), ErrorCode::ContentConflict);
+}
+
+pub fn a_new_revision_needs_its_own_confirmation<H: Home>(w: &mut World<H>) {
+    let (one, two) = (dag("d", vec![task("a", &[])]), dag("d", vec![task("b", &[])]));
+    w.confirmed(&one);
+    let request = Publish { new_revision: true, ..support::publish(&two, w.now) };
+    let second = w.ask(|store| store.publish(request.clone())).unwrap();
+    assert_eq!((second.revision, second.status), (Revision(2), RevisionStatus::Pending));
+    let start = w.request(second.definition);
+    assert_eq!(code(w.start(&start)), ErrorCode::AwaitingConfirmation);
+    // Asking for a revision of what is there makes none.
+    assert!(!w.ask(|store| store.publish(request)).unwrap().created);
+    assert_eq!(w.publish(&one).unwrap().revision, Revision(1));
+}
+
+pub fn rejected_content_may_be_asked_for_again<H: Home>(w: &mut World<H>) {
+    let dag = dag("d", vec![task("a", &[])]);
+    let first = w.publish(&dag).unwrap();
+    w.settle(&first, false).unwrap();
+    let second = w.publish(&dag).unwrap();
+    assert!(second.created);
+    assert_eq!((second.revision, second.status), (Revision(2), RevisionStatus::Pending));
+    w.settle(&second, true).unwrap();
+    assert!(!w.publish(&dag).unwrap().created);
+}
+
+pub fn expired_content_may_be_asked_for_again<H: Home>(w: &mut World<H>) {
+    let dag = dag("d", vec![task("a", &[])]);
+    let expires_at = Some(Timestamp(w.now.0 + 10));
+    let request = Publish { expires_at, ..support::publish(&dag, w.now) };
+    let first = w.ask(|store| store.publish(request)).unwrap();
+    assert_eq!(w.sweep_after(9).next_due, expires_at);
+    assert!(!w.publish(&dag).unwrap().created);
+    assert_eq!(w.sweep_after(1).next_due, None);
+    assert_eq!(code(w.settle(&first, true)), ErrorCode::InvalidTransition);
+    assert_eq!(w.publish(&dag).unwrap().revision, Revision(2));
+}
+
+pub fn scopes_do_not_meet<H: Home>(w: &mut World<H>) {
+    let ours = dag("build", vec![task("a", &[])]);
+    let mut theirs = dag("build", vec![task("b", &[])]);
+    theirs.scope = "project-x".parse::<Scope>().unwrap();
+    let (ours, theirs) = (w.publish(&ours).unwrap(), w.publish(&theirs).unwrap());
+    assert!(ours.created && theirs.created);
+    assert_eq!((ours.revision, theirs.revision), (Revision(1), Revision(1)));
+}
+
+pub fn settling_again_changes_nothing<H: Home>(w: &mut World<H>) {
+    let published = w.publish(&dag("d", vec![task("a", &[])])).unwrap();
+    assert!(w.settle(&published, true).unwrap().changed);
+    let again = w.settle(&published, true).unwrap();
+    assert_eq!((again.status, again.changed), (RevisionStatus::Confirmed, false));
+}
+
+pub fn a_confirmation_is_bound_to_the_content<H: Home>(w: &mut World<H>) {
+    let published = w.publish(&dag("d", vec![task("a", &[])])).unwrap();
+    let shown = support::publish(&dag("d", vec![task("other", &[])]), w.now).content_hash;
+    let request =
+        Settle { definition: published.definition, content_hash: shown, confirm: true, by: "bea".into(), now: w.now };
+    assert_eq!(code(w.ask(|store| store.settle(request))), ErrorCode::ContentConflict);
+    let start = w.request(published.definition);
+    assert_eq!(code(w.start(&start)), ErrorCode::AwaitingConfirmation);
+}
+
+pub fn a_decision_is_final<H: Home>(w: &mut World<H>) {
+    let yes = w.publish(&dag("yes", vec![task("a", &[])])).unwrap();
+    let no = w.publish(&dag("no", vec![task("a", &[])])).unwrap();
+    w.settle(&yes, true).unwrap();
+    w.settle(&no, false).unwrap();
+    assert_eq!(code(w.settle(&yes, false)), ErrorCode::InvalidTransition);
+    assert_eq!(code(w.settle(&no, true)), ErrorCode::InvalidTransition);
+    let missing = cis_store::port::Published { definition: 77, ..no };
+    assert_eq!(code(w.settle(&missing, true)), ErrorCode::NotFound);
+}

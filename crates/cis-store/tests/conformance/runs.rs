@@ -1,0 +1,77 @@
+//! Creating runs.
+
+use cis_core::error::ErrorCode;
+use cis_core::id::RunKey;
+use cis_store::port::{Fate, StartRun};
+
+use crate::fixture::{Home, World, code};
+use crate::support::{dag, task};
+
+pub fn asked_again_it_is_the_same_run<H: Home>(w: &mut World<H>) {
+    let definition = w.confirmed(&dag("d", vec![task("a", &[])]));
+    let request = w.request(definition);
+    let first = w.start(&request).unwrap();
+    assert_eq!(w.start(&request).unwrap(), first);
+    w.play(|_| cis_store::port::Ending::Succeeded);
+    // Over or not, it is the same run, as it now stands.
+    let again = w.start(&request).unwrap();
+    assert_eq!((again.key, again.number), (first.key, 1));
+    assert_eq!(w.story(first.key), "completed: completed");
+}
+
+pub fn a_confirmation_makes_one_run<H: Home>(w: &mut World<H>) {
+    let definition = w.confirmed(&dag("d", vec![task("a", &[])]));
+    let by_confirmation = |request: StartRun| StartRun { by_confirmation: true, ..request };
+    let (one, two) = (by_confirmation(w.request(definition)), by_confirmation(w.request(definition)));
+    let first = w.start(&one).unwrap();
+    assert_eq!(w.start(&two).unwrap().key, first.key);
+    // An ordinary request is not bound by that.
+    let three = w.request(definition);
+    assert_ne!(w.start(&three).unwrap().key, first.key);
+}
+
+pub fn nothing_runs_unconfirmed<H: Home>(w: &mut World<H>) {
+    let pending = w.publish(&dag("pending", vec![task("a", &[])])).unwrap();
+    let rejected = w.publish(&dag("rejected", vec![task("a", &[])])).unwrap();
+    w.settle(&rejected, false).unwrap();
+    for (definition, expected) in [
+        (pending.definition, ErrorCode::AwaitingConfirmation),
+        (rejected.definition, ErrorCode::InvalidTransition),
+        (77, ErrorCode::NotFound),
+    ] {
+        let request = w.request(definition);
+        assert_eq!(code(w.start(&request)), expected);
+        let request = StartRun { by_confirmation: true, ..request };
+        assert_eq!(code(w.start(&request)), expected);
+    }
+    assert!(w.take(10).is_empty());
+}
+
+pub fn requests_that_do_not_fit_are_refused<H: Home>(w: &mut World<H>) {
+    let definition = w.confirmed(&dag("d", vec![task("a", &[]), task("b", &[0])]));
+    let other = w.go(&dag("other", vec![task("a", &[]), task("b", &[0])]));
+    let request = w.request(definition);
+    let carry = Some(vec![Fate::Carry, Fate::Run]);
+    for wrong in [
+        StartRun { fates: Some(vec![Fate::Run]), ..request.clone() },
+        StartRun { fates: Some(vec![Fate::Run; 3]), ..request.clone() },
+        StartRun { max_parallel: Some(0), ..request.clone() },
+        // Nothing to carry from, a run that is not there, a run of something else.
+        StartRun { fates: carry.clone(), ..request.clone() },
+        StartRun { fates: carry.clone(), resumed_from: Some(RunKey(77)), ..request.clone() },
+        StartRun { fates: carry, resumed_from: Some(other), ..request.clone() },
+    ] {
+        assert_eq!(code(w.start(&wrong)), ErrorCode::ValidationFailed, "{wrong:?}");
+    }
+    assert_eq!(w.start(&request).unwrap().number, 1);
+}
+
+pub fn runs_are_numbered_within_their_dag<H: Home>(w: &mut World<H>) {
+    let one = w.confirmed(&dag("one", vec![task("a", &[])]));
+    let two = w.confirmed(&dag("two", vec![task("a", &[])]));
+    let numbers = [one, two, one].map(|definition| {
+        let request = w.request(definition);
+        w.start(&request).unwrap().number
+    });
+    assert_eq!(numbers, [1, 1, 2]);
+}

@@ -1,0 +1,145 @@
+//! What the store's tests share: small DAGs, short requests, and a place for their files.
+
+#![allow(dead_code, reason = "each test binary uses its own part of this")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cis_core::dag::{self, Dag, Kind, More, Policy, RunIf, Task};
+use cis_core::id::{DagId, RunId, Scope, TaskIx};
+use cis_core::retry::{Backoff, Failure, Retry};
+use cis_core::source::{Millis, Timestamp};
+use cis_store::port::{Claimed, Ending, Publish, Report, StartRun};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A directory that goes away with the test; in memory where the system has such a place.
+pub fn dir() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
+    made.expect("a temporary directory")
+}
+
+/// A runtime of the caller's own thread: the store's writer has one of its own.
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime")
+}
+
+/// A task that waits for the tasks at these places.
+pub fn task(id: &str, after: &[u32]) -> Task {
+    Task {
+        id: id.parse().expect("a name"),
+        kind: Kind::Shell { command: "true".into() },
+        depends_on: after.iter().map(|ix| TaskIx(*ix)).collect(),
+        run_if: RunIf::AllSuccess,
+        priority: 0,
+        idempotent: false,
+        detach: false,
+        debt_ignorable: false,
+        more: None,
+    }
+}
+
+/// The same task with some of the settings few tasks have.
+pub fn with(mut task: Task, set: impl FnOnce(&mut More)) -> Task {
+    set(task.more.get_or_insert_default());
+    task
+}
+
+/// Tries `max` more times, each `wait_ms` after the last.
+pub fn retry(max: u32, wait_ms: u64) -> Retry {
+    Retry {
+        max,
+        backoff: Backoff::Fixed,
+        initial: Millis(wait_ms),
+        cap: Millis(wait_ms),
+        jitter: false,
+        on_exit_codes: Vec::new(),
+    }
+}
+
+/// A DAG of these tasks, everything else by default.
+pub fn dag(id: &str, tasks: Vec<Task>) -> Dag {
+    Dag {
+        dag_id: id.parse::<DagId>().expect("a name"),
+        scope: Scope::global(),
+        description: None,
+        target_node: None,
+        priority: 0,
+        policy: Policy::AllSuccess,
+        max_parallel: None,
+        timeout: None,
+        queue_timeout: None,
+        env: Default::default(),
+        params: Default::default(),
+        workdir: None,
+        skills: Default::default(),
+        tasks,
+    }
+}
+
+/// The `n`th run id.
+pub fn run_id(n: u64) -> RunId {
+    format!("{n:032x}").parse().expect("a run id")
+}
+
+/// Asks for `dag` to be published.
+pub fn publish(dag: &Dag, now: Timestamp) -> Publish {
+    Publish {
+        content_hash: dag::content_hash(dag).to_string(),
+        dag: Arc::new(dag.clone()),
+        new_revision: false,
+        by: "ann".into(),
+        now,
+        expires_at: None,
+    }
+}
+
+/// Asks for a run of `definition`.
+pub fn start(definition: i64, run: RunId, now: Timestamp) -> StartRun {
+    StartRun {
+        run_id: run,
+        definition,
+        params: json!({}),
+        max_parallel: None,
+        attached: false,
+        fates: None,
+        resumed_from: None,
+        by_confirmation: false,
+        by: "ann".into(),
+        now,
+    }
+}
+
+/// Tells that `claim` came to `ending`.
+pub fn report(claim: &Claimed, ending: Ending, now: Timestamp) -> Report {
+    Report {
+        execution: claim.execution,
+        fence: claim.fence,
+        exit_code: match &ending {
+            Ending::Succeeded => Some(0),
+            Ending::Failed { failure: Failure::Exit(code), .. } => Some(*code),
+            _ => None,
+        },
+        ending,
+        started_at: Some(now),
+        ended_at: now,
+        output: String::new(),
+        error: String::new(),
+        log_bytes: 0,
+        log_cut_bytes: 0,
+        outputs: None,
+        random: 0,
+    }
+}
+
+/// An attempt that did not succeed.
+pub fn failed(failure: Failure) -> Ending {
+    Ending::Failed { failure, why: None }
+}
+
+/// The same report, with what the attempt handed on.
+pub fn handing_on(mut report: Report, outputs: Value) -> Report {
+    report.outputs = Some(outputs);
+    report
+}

@@ -1,0 +1,308 @@
+//! The command line: what can be typed, and nothing of what it does.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The coordination node for fleets of AI agents: publish DAGs of tasks, confirm them, run them durably, and see
+/// what happened and why.
+#[derive(Debug, Parser)]
+#[command(name = "cis", version, propagate_version = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// Read settings from this file instead of ~/.cis/config.toml
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Keep state here instead of ~/.local/share/cis
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Print JSON for machines
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run, publish and inspect DAGs
+    #[command(subcommand)]
+    Dag(DagCommand),
+    /// Run a DAG: short for `cis dag run`
+    Run(RunArgs),
+    /// Where a DAG stands: short for `cis dag status`
+    Status(StatusArgs),
+    /// What tasks printed: short for `cis dag logs`
+    Logs(LogsArgs),
+    /// Find, show and run skills
+    #[command(subcommand)]
+    Skill(SkillCommand),
+    /// Write a first DAG from what this directory holds
+    Init {
+        /// Overwrite a dag.toml that is there
+        #[arg(long)]
+        force: bool,
+    },
+    /// Settings and where each comes from
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print a completion script for a shell
+    Completions { shell: clap_complete::Shell },
+    /// Coordinate this data directory until no run is left (detached runs start this for you)
+    Coordinator(CoordinatorArgs),
+    /// The process that owns task processes
+    #[command(hide = true)]
+    Runner,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DagCommand {
+    /// Publish, confirm and run a DAG from a file, or run a confirmed one again
+    Run(RunArgs),
+    /// Publish a DAG for someone to confirm
+    Publish {
+        file: PathBuf,
+        /// Publish changed content as a new revision of a known DAG
+        #[arg(long)]
+        revision: bool,
+        #[command(flatten)]
+        skills: SkillDirs,
+    },
+    /// Confirm exactly the content that was published, and start it in the background
+    Confirm {
+        id: String,
+        #[command(flatten)]
+        scope: ScopeArg,
+        /// Confirm only if the content has this hash
+        #[arg(long, value_name = "HASH")]
+        content_hash: Option<String>,
+        /// Refuse it instead
+        #[arg(long)]
+        reject: bool,
+        #[command(flatten)]
+        skills: SkillDirs,
+    },
+    /// List DAGs
+    List {
+        /// Only those with this status
+        #[arg(short, long)]
+        status: Option<String>,
+        #[command(flatten)]
+        scope: ScopeArg,
+        /// At most so many
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+    },
+    /// Where a DAG, or one of its runs (`ID#N`), stands
+    Status(StatusArgs),
+    /// What tasks printed
+    Logs(LogsArgs),
+    /// Runs of a DAG, or of all
+    Runs {
+        id: Option<String>,
+        #[command(flatten)]
+        scope: ScopeArg,
+        /// At most so many
+        #[arg(long, default_value_t = 20)]
+        limit: u32,
+    },
+    /// Stop a run: SIGTERM, a grace, then SIGKILL
+    Cancel {
+        /// `ID` (its latest run), `ID#N`, or a run id
+        id: String,
+        #[command(flatten)]
+        scope: ScopeArg,
+        /// SIGKILL at once
+        #[arg(long)]
+        kill: bool,
+    },
+    /// Run what a run did not complete, in a new run
+    Resume(AgainArgs),
+    /// Run a task and everything that depends on it again, in a new run
+    Retry {
+        id: String,
+        task: String,
+        #[command(flatten)]
+        again: AgainOptions,
+    },
+    /// Check a file without running it, and print its content hash
+    Validate {
+        file: PathBuf,
+        #[command(flatten)]
+        skills: SkillDirs,
+    },
+    /// Draw a DAG
+    Graph {
+        /// A file, or the id of a known DAG
+        target: String,
+        #[arg(long, value_enum, default_value_t = GraphFormat::Ascii)]
+        format: GraphFormat,
+        #[command(flatten)]
+        scope: ScopeArg,
+    },
+    /// What a task will be given: program, directory, environment, limits, and where each comes from
+    Explain {
+        /// A file, or the id of a known DAG
+        target: String,
+        task: String,
+        #[command(flatten)]
+        scope: ScopeArg,
+        #[command(flatten)]
+        skills: SkillDirs,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// A file (`-` for standard input), or the id of a confirmed DAG
+    pub target: String,
+    /// Set a parameter
+    #[arg(short, long = "param", value_name = "KEY=VALUE")]
+    pub params: Vec<String>,
+    /// Run at most so many tasks at once
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_parallel: Option<u32>,
+    /// What an acknowledged write survives
+    #[arg(long, value_name = "power|process")]
+    pub durability: Option<String>,
+    /// Show what would run, and run nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Run only this task
+    #[arg(long, value_name = "TASK", conflicts_with = "from")]
+    pub only: Vec<String>,
+    /// Run this task and everything that depends on it
+    #[arg(long, value_name = "TASK")]
+    pub from: Vec<String>,
+    /// Start it in the background and return
+    #[arg(short, long)]
+    pub detach: bool,
+    #[command(flatten)]
+    pub scope: ScopeArg,
+    #[command(flatten)]
+    pub skills: SkillDirs,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// `ID`, `ID#N`, or a run id
+    pub id: String,
+    #[command(flatten)]
+    pub scope: ScopeArg,
+    /// Keep showing it until it ends
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    /// `ID`, `ID#N`, or a run id
+    pub id: String,
+    #[command(flatten)]
+    pub scope: ScopeArg,
+    /// This run: a number or a run id (default: the latest)
+    #[arg(long, value_name = "RUN")]
+    pub run: Option<String>,
+    /// Only this task
+    #[arg(short, long)]
+    pub task: Vec<String>,
+    /// This attempt instead of the latest
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u32>,
+    /// Keep printing until the run ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only lines that match this regular expression
+    #[arg(short, long, value_name = "PATTERN")]
+    pub grep: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct AgainArgs {
+    /// `ID` (its latest run), `ID#N`, or a run id
+    pub id: String,
+    #[command(flatten)]
+    pub again: AgainOptions,
+}
+
+#[derive(Debug, Args)]
+pub struct AgainOptions {
+    #[command(flatten)]
+    pub scope: ScopeArg,
+    /// Run at most so many tasks at once
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_parallel: Option<u32>,
+    /// Start it in the background and return
+    #[arg(short, long)]
+    pub detach: bool,
+    #[command(flatten)]
+    pub skills: SkillDirs,
+}
+
+#[derive(Debug, Args)]
+pub struct ScopeArg {
+    /// In this scope (default: this project's, else global)
+    #[arg(long, value_name = "SCOPE")]
+    pub scope: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct SkillDirs {
+    /// Look for skills here first
+    #[arg(long = "skill-dir", value_name = "DIR")]
+    pub dirs: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum GraphFormat {
+    Ascii,
+    Mermaid,
+    Dot,
+    Svg,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SkillCommand {
+    /// Every skill on the search path
+    List {
+        #[command(flatten)]
+        skills: SkillDirs,
+    },
+    /// One skill
+    Show {
+        name: String,
+        #[command(flatten)]
+        skills: SkillDirs,
+    },
+    /// Run one skill by itself
+    Run {
+        name: String,
+        /// JSON handed to it on stdin and in CIS_INPUT
+        #[arg(long, default_value = "{}")]
+        input: String,
+        #[command(flatten)]
+        skills: SkillDirs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Every setting, its value and its source
+    Show,
+}
+
+#[derive(Debug, Args)]
+pub struct CoordinatorArgs {
+    /// How many tasks run at once
+    #[arg(long, value_name = "N")]
+    pub slots: Option<u32>,
+    /// What an acknowledged write survives
+    #[arg(long, value_name = "power|process")]
+    pub durability: Option<String>,
+}

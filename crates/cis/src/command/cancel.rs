@@ -1,0 +1,27 @@
+//! `cis dag cancel`.
+
+use cis_engine::command::Command;
+use cis_engine::session::Session;
+use serde_json::json;
+
+use super::{Outcome, Setup, find};
+
+/// Asks for a run to stop; answers once that is committed, not once it is over.
+pub(super) fn cancel(setup: &Setup, id: &str, scope: Option<&str>, kill: bool) -> Outcome {
+    let (_, run) = find::find_run(setup, id, scope)?;
+    let mut session = Session::open(setup.options()?)?;
+    let stopping = session.ask(Command::Stop { run: run.key, kill }).and_then(|reply| reply.stopping());
+    session.close()?;
+    let status = stopping?;
+    let was_over = run.status.is_terminal();
+    if setup.json {
+        let told = json!({"success": true, "run": run.label(), "run_id": run.run_id, "status": status,
+                          "was_over": was_over});
+        anstream::println!("{told}");
+    } else if was_over {
+        anstream::println!("{} was over already: {status}", run.label());
+    } else {
+        anstream::println!("{} is {status}", run.label());
+    }
+    Ok(0)
+}

@@ -1,0 +1,129 @@
+//! A DAG from a file, with everything that depends on where the file stands: its default id, its scope, its
+//! skills.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cis_core::dag::parse::{Defaults, Format, parse};
+use cis_core::dag::plan::Plan;
+use cis_core::dag::{Dag, Problem, canonical};
+use cis_core::error::ErrorCode;
+use cis_core::id::TaskIx;
+use cis_engine::skill::{self, SkillPath};
+
+use super::{Failure, Setup};
+use crate::project;
+use crate::term::{Report, text};
+
+/// Files beyond this are not even read.
+const FILE_BYTES_MAX: u64 = (32 << 20) + 1;
+
+/// A definition read from a file.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) dag: Arc<Dag>,
+    pub(super) plan: Plan,
+    pub(super) content_hash: String,
+    pub(super) warnings: Vec<Problem>,
+    /// Where its skills are looked for.
+    pub(super) skill_dirs: Vec<PathBuf>,
+}
+
+/// Does the caller mean a file, or something already published?
+pub(super) fn is_file(target: &str) -> bool {
+    target == "-"
+        || target.contains('/')
+        || Format::of_path(Path::new(target)).is_some()
+        || Path::new(target).is_file()
+}
+
+/// Reads, checks and pins the definition in `file`.
+pub(super) fn load(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Result<Loaded, Failure> {
+    let shown = file.display().to_string();
+    let bytes = read(file)?;
+    let is_stdin = file == Path::new("-");
+    let here = if is_stdin { Path::new(".") } else { file.parent().unwrap_or(Path::new(".")) };
+    let here = std::path::absolute(here).unwrap_or_else(|_| here.to_owned());
+    let scope = project::root(&here, &setup.config.home.value).map(|root| project::scope(&root));
+    let dag_id = file.file_stem().filter(|_| !is_stdin).map(|stem| stem.to_string_lossy().into_owned());
+    let format = Format::of_path(file).unwrap_or_else(|| Format::guess(&bytes));
+    let parsed = parse(&bytes, format, &Defaults { dag_id, scope }).map_err(|problems| invalid(&shown, problems))?;
+    drop(bytes);
+    let mut dag = parsed.dag;
+    let skill_dirs = setup.skill_dirs(skill_dirs, &here);
+    let problems = skill::pin(&mut dag, &SkillPath::new(skill_dirs.clone()));
+    if !problems.is_empty() {
+        return Err(invalid(&shown, problems));
+    }
+    let content_hash = canonical::content_hash(&dag).as_str().to_owned();
+    let plan = Plan::new(&dag);
+    Ok(Loaded { dag: Arc::new(dag), plan, content_hash, warnings: parsed.warnings, skill_dirs })
+}
+
+fn invalid(file: &str, problems: Vec<Problem>) -> Failure {
+    Failure { report: Report::invalid(file, problems), exit: 2 }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let read = if file == Path::new("-") {
+        std::io::stdin().lock().take(FILE_BYTES_MAX).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(file).and_then(|f| f.take(FILE_BYTES_MAX).read_to_end(&mut bytes))
+    };
+    match read {
+        Ok(_) => Ok(bytes),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            Err(Failure::new(ErrorCode::NotFound, format!("there is no file `{}`", file.display())))
+        }
+        Err(e) => Err(Failure::usage(format!("cannot read `{}`: {e}", file.display()))),
+    }
+}
+
+/// Says what is worth knowing about a definition that is nevertheless fine.
+pub(super) fn warn(setup: &Setup, loaded: &Loaded) {
+    for warning in &loaded.warnings {
+        crate::term::report::warn(&warning.to_string());
+    }
+    let own = [setup.config.node_name.value.as_deref(), setup.config.node_id.value.as_deref()];
+    let foreign = |target: &Option<String>| target.as_deref().is_some_and(|node| !own.contains(&Some(node)));
+    if foreign(&loaded.dag.target_node) {
+        let node = loaded.dag.target_node.as_deref().unwrap_or_default();
+        crate::term::report::warn(&format!("`target_node` names `{node}`, but this run happens here"));
+    }
+    let tasks = loaded.dag.tasks.iter().filter(|task| foreign(&task.more().target_node)).count();
+    if tasks > 0 {
+        let tasks = text::count(tasks, "task");
+        crate::term::report::warn(&format!("{tasks} name another `target_node`, but this run happens here"));
+    }
+}
+
+/// The places of the tasks called `names`.
+pub(super) fn tasks(dag: &Dag, names: &[String]) -> Result<Vec<TaskIx>, Failure> {
+    names
+        .iter()
+        .map(|name| {
+            let found = dag.tasks.iter().position(|task| task.id.as_str() == name);
+            let ix = found.and_then(|index| u32::try_from(index).ok()).map(TaskIx);
+            ix.ok_or_else(|| {
+                let ids = dag.tasks.iter().map(|task| task.id.as_str());
+                let failure = Failure::new(ErrorCode::NotFound, format!("`{}` has no task `{name}`", dag.dag_id));
+                match nearest(name, ids) {
+                    Some(near) => failure.hint(format!("did you mean `{near}`?")),
+                    None => failure,
+                }
+            })
+        })
+        .collect()
+}
+
+/// The candidate most like `word`, if any is.
+pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}

@@ -1,0 +1,265 @@
+//! Following a run of this process to its end: a live view on a terminal, lines or JSON elsewhere; Ctrl-C
+//! cancels it, a second one kills.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use cis_core::dag::Dag;
+use cis_core::error::ErrorCode;
+use cis_core::run::RunStatus;
+use cis_core::source::Clock;
+use cis_core::task::TaskStatus;
+use cis_engine::command::Command;
+use cis_engine::session::Session;
+use cis_engine::system::System;
+use cis_runner::log::{self, Entry};
+use cis_store::port::RunRef;
+use cis_store::sqlite::Reader;
+use cis_store::sqlite::reader::TaskLine;
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::watch::Watch;
+use super::{Failure, Outcome, Setup};
+use crate::live::{self, Plain, Screen};
+use crate::term::face::{BOLD, DIM, paint};
+use crate::term::{Face, Size, clean, text};
+
+/// The view is drawn at least this often, so that elapsed times move.
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// Lines of a failed task's output that are shown at the end.
+const LAST_LINES: usize = 20;
+
+/// Failed tasks that are shown in full at the end.
+const FAILURES_SHOWN: usize = 3;
+
+/// What wakes the loop.
+enum Wake {
+    Changed,
+    /// The coordinator went away.
+    Lost,
+    Interrupted,
+}
+
+/// How the run is shown.
+enum Show {
+    Live(Box<Screen<std::io::Stderr>>),
+    Lines(Plain<anstream::AutoStream<std::io::Stdout>>),
+    Json(std::io::BufWriter<std::io::Stdout>),
+}
+
+/// Follows `run` to its end; the exit code tells how it ended.
+pub(super) fn follow(setup: &Setup, mut session: Session, run: &RunRef, dag: Arc<Dag>) -> Outcome {
+    let reader = Reader::open(&setup.data_dir().database())?;
+    let line = reader.run(run.key)?.ok_or_else(|| Failure::new(ErrorCode::Internal, "the run is not in the store"))?;
+    let mut watch = Watch::new(reader, line, dag, setup.data_dir());
+    let mut show = Show::new(setup.json);
+    let (wake, woken) = mpsc::channel();
+    catch_interrupts(wake.clone())?;
+    subscribe(&session, wake.clone())?;
+    let mut interrupts = 0;
+    loop {
+        show.tell(&mut watch)?;
+        if watch.run.status.is_terminal() {
+            break;
+        }
+        match woken.recv_timeout(REDRAW) {
+            Ok(Wake::Changed) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Wake::Lost) => {
+                session.reopen()?;
+                subscribe(&session, wake.clone())?;
+            }
+            Ok(Wake::Interrupted) => {
+                interrupts += 1;
+                show.note(if interrupts == 1 { "cancelling; press Ctrl-C again to kill" } else { "killing" })?;
+                session.ask(Command::Stop { run: run.key, kill: interrupts > 1 })?.stopping()?;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    show.finish(&mut watch)?;
+    tell_ending(setup, &watch)?;
+    session.close()?;
+    Ok(match watch.run.status {
+        RunStatus::Completed => 0,
+        _ if interrupts > 0 => 130,
+        _ => 1,
+    })
+}
+
+fn subscribe(session: &Session, wake: mpsc::Sender<Wake>) -> Result<(), Failure> {
+    Ok(session.follow(move |alive| wake.send(if alive { Wake::Changed } else { Wake::Lost }).is_ok())?)
+}
+
+fn catch_interrupts(wake: mpsc::Sender<Wake>) -> Result<(), Failure> {
+    let unable = |e: std::io::Error| Failure::new(ErrorCode::Unavailable, format!("cannot catch signals: {e}"));
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(unable)?;
+    let thread = std::thread::Builder::new().name("cis-signals".into());
+    let caught = thread.spawn(move || signals.forever().all(|_| wake.send(Wake::Interrupted).is_ok()));
+    caught.map(drop).map_err(unable)
+}
+
+impl Show {
+    fn new(json: bool) -> Self {
+        let term = std::env::var("TERM").ok();
+        if json {
+            Self::Json(std::io::BufWriter::new(std::io::stdout()))
+        } else if live::wanted(std::io::stderr().is_terminal(), term.as_deref()) {
+            let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
+            Self::Live(Box::new(Screen::new(std::io::stderr(), colour)))
+        } else {
+            Self::Lines(Plain::new(anstream::stdout()))
+        }
+    }
+
+    /// Takes in what happened and shows it.
+    fn tell(&mut self, watch: &mut Watch) -> Result<(), Failure> {
+        let now = System.now();
+        match self {
+            Self::Live(screen) => {
+                watch.refresh(|_, _| {})?;
+                if screen.due(now) {
+                    let size = Size::of(std::io::stderr()).unwrap_or(Size::USUAL);
+                    let lines = live::render(&watch.view(now)?, size);
+                    screen.draw(lines, size, now).map_err(unwritable)?;
+                }
+            }
+            Self::Lines(plain) => {
+                let mut told = Ok(());
+                watch.refresh(|watch, event| {
+                    if let (Ok(()), Ok(Some(line))) = (&told, watch.line(event)) {
+                        told = plain.say(&line, now);
+                    }
+                })?;
+                told.and_then(|()| plain.flush()).map_err(unwritable)?;
+            }
+            Self::Json(out) => {
+                let mut told = Ok(());
+                watch.refresh(|watch, event| {
+                    if told.is_ok() {
+                        told = writeln!(out, "{}", watch.json(event));
+                    }
+                })?;
+                told.and_then(|()| out.flush()).map_err(unwritable)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A word to the person at the keyboard.
+    fn note(&mut self, words: &str) -> Result<(), Failure> {
+        match self {
+            Self::Live(screen) => screen.print(&format!("{words}\n")).map_err(unwritable),
+            _ => {
+                anstream::eprintln!("{words}");
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(&mut self, watch: &mut Watch) -> Result<(), Failure> {
+        if let Self::Live(screen) = self {
+            let size = Size::of(std::io::stderr()).unwrap_or(Size::USUAL);
+            let now = System.now();
+            let lines = live::render(&watch.view(now)?, size);
+            screen.draw(lines, size, now).and_then(|()| screen.finish()).map_err(unwritable)?;
+        }
+        Ok(())
+    }
+}
+
+/// Nobody reads what is written any more; the run is left to end with this process.
+fn unwritable(e: std::io::Error) -> Failure {
+    Failure::new(ErrorCode::Unavailable, format!("cannot write: {e}"))
+}
+
+/// The last words on a run: how it ended, what failed and how, and what to do about it.
+pub(super) fn tell_ending(setup: &Setup, watch: &Watch) -> Result<(), Failure> {
+    let run = &watch.run;
+    if setup.json {
+        let told = json!({"type": "summary", "success": run.status == RunStatus::Completed, "run": run.label(),
+                          "run_id": run.run_id, "status": run.status, "total": run.total,
+                          "completed": run.completed, "failed": run.failed + run.debts,
+                          "cancelled": run.cancelled, "skipped": run.skipped});
+        anstream::println!("{told}");
+        return Ok(());
+    }
+    let failed = watch.reader.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], 1_000)?;
+    for task in failed.iter().take(FAILURES_SHOWN) {
+        tell_failure(watch, task);
+    }
+    if failed.len() > FAILURES_SHOWN {
+        anstream::eprintln!("… and {} more", text::count(failed.len() - FAILURES_SHOWN, "failed task"));
+    }
+    let face = Face::from(run.status);
+    let took = run.completed_at.unwrap_or(run.created_at).since(run.created_at);
+    anstream::eprintln!(
+        "{} {} {} {}",
+        face.mark(),
+        paint(BOLD, &run.label()),
+        paint(face.tone.style(), face.word),
+        paint(DIM, &format!("in {took}: {}", counts(watch)))
+    );
+    tell_remedy(watch, &failed);
+    Ok(())
+}
+
+fn counts(watch: &Watch) -> String {
+    let run = &watch.run;
+    let parts = [
+        (run.completed, "completed"),
+        (run.failed + run.debts, "failed"),
+        (run.cancelled, "cancelled"),
+        (run.skipped, "skipped"),
+    ];
+    let told: Vec<String> =
+        parts.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{} {word}", text::thousands(*n as usize))).collect();
+    told.join(", ")
+}
+
+fn tell_failure(watch: &Watch, task: &TaskLine) {
+    let title = watch.dag.tasks[task.ix.index()].title();
+    let face = Face::from(task.status);
+    let why = task.cause.as_deref().unwrap_or(face.word);
+    let rule = format!("{} {}: {}", face.mark(), clean(title), clean(why));
+    anstream::eprintln!("\n{rule}");
+    for line in last_lines(watch, task) {
+        anstream::eprintln!("  {} {}", paint(DIM, "│"), clean(&line));
+    }
+    anstream::eprintln!();
+}
+
+/// The last lines a task printed, both streams as they came.
+fn last_lines(watch: &Watch, task: &TaskLine) -> Vec<String> {
+    let mut bytes = Vec::new();
+    if let Ok(entries) = log::read(&watch.log(task)) {
+        for entry in entries.flatten() {
+            if let Entry::Record(record) = entry {
+                bytes.extend_from_slice(&record.bytes);
+                // Only the end is wanted; what is far from it need not be kept.
+                if bytes.len() > 1 << 20 {
+                    bytes.drain(..bytes.len() - (64 << 10));
+                }
+            }
+        }
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LAST_LINES)..].iter().map(|line| (*line).to_owned()).collect()
+}
+
+fn tell_remedy(watch: &Watch, failed: &[TaskLine]) {
+    let run = &watch.run;
+    let label = run.label();
+    match (run.status, failed) {
+        (RunStatus::Completed, _) => {}
+        (_, [only]) => anstream::eprintln!("hint: `cis dag retry {label} {}` tries it again", only.task_id),
+        _ => anstream::eprintln!("hint: `cis dag resume {label}` runs what is left"),
+    }
+    if run.status != RunStatus::Completed && !failed.is_empty() {
+        anstream::eprintln!("hint: `cis logs {label} --task {}` shows all it printed", failed[0].task_id);
+    }
+}

@@ -1,0 +1,64 @@
+//! `cis dag validate` and `cis dag graph`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cis_core::dag::plan::Plan;
+use cis_core::task::TaskStatus;
+use serde_json::json;
+
+use super::{Outcome, Setup, definition, find};
+use crate::cli::GraphFormat;
+use crate::graph;
+use crate::term::text;
+
+/// `cis dag validate`: every problem at once, or the content hash.
+pub(super) fn validate(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Outcome {
+    let loaded = definition::load(setup, file, skill_dirs)?;
+    let (dag, plan) = (&loaded.dag, &loaded.plan);
+    let edges: usize = plan.tasks().map(|ix| plan.indegree(ix)).sum();
+    if setup.json {
+        let told = json!({"success": true, "dag_id": dag.dag_id, "scope": dag.scope, "tasks": plan.len(),
+                          "edges": edges, "content_hash": loaded.content_hash, "warnings": loaded.warnings});
+        anstream::println!("{told}");
+        return Ok(0);
+    }
+    for warning in &loaded.warnings {
+        crate::term::report::warn(&warning.to_string());
+    }
+    anstream::println!("{}", loaded.content_hash);
+    let (tasks, edges) = (text::count(plan.len(), "task"), text::count(edges, "dependency").replace("dependencys", "dependencies"));
+    anstream::eprintln!("`{}` is fine: {tasks}, {edges}, in {}", dag.dag_id, dag.scope);
+    Ok(0)
+}
+
+/// `cis dag graph`: a file as it is, or a known DAG with the states of its latest run.
+pub(super) fn graph(setup: &Setup, target: &str, format: GraphFormat, scope: Option<&str>) -> Outcome {
+    let format = match format {
+        GraphFormat::Ascii => graph::Format::Ascii,
+        GraphFormat::Mermaid => graph::Format::Mermaid,
+        GraphFormat::Dot => graph::Format::Dot,
+        GraphFormat::Svg => graph::Format::Svg,
+    };
+    let (dag, states): (_, Option<Vec<TaskStatus>>) = if definition::is_file(target) {
+        (definition::load(setup, Path::new(target), &[])?.dag, None)
+    } else {
+        let found = find::find(setup, target, scope)?;
+        match &found.run {
+            Some(run) => {
+                let tasks = found.reader.tasks(run, &[], u32::MAX)?;
+                let states = tasks.into_iter().map(|task| task.status).collect();
+                (Arc::new(found.reader.definition(run.definition)?), Some(states))
+            }
+            None => {
+                let latest = found.reader.revisions(found.dag.key)?.into_iter().next();
+                let key = latest.map_or(0, |revision| revision.key);
+                (Arc::new(found.reader.definition(key)?), None)
+            }
+        }
+    };
+    let plan = Plan::new(&dag);
+    let states = states.filter(|states| states.len() == plan.len());
+    anstream::print!("{}", graph::render(&dag, &plan, states.as_deref(), format));
+    Ok(0)
+}

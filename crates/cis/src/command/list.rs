@@ -1,0 +1,109 @@
+//! `cis dag list` and `cis dag runs`.
+
+use cis_core::error::ErrorCode;
+use cis_core::run::RunStatus;
+use cis_core::source::Clock;
+use cis_engine::system::System;
+use cis_store::port::RevisionStatus;
+use serde_json::json;
+
+use super::{Failure, Outcome, Setup, find};
+use crate::term::table::Cell;
+use crate::term::{Size, Table, face, text, time};
+
+/// `cis dag list`.
+pub(super) fn dags(setup: &Setup, status: Option<&str>, scope: Option<&str>, limit: u32) -> Outcome {
+    if let Some(word) = status.filter(|word| RunStatus::from_word(word).is_none() && RevisionStatus::from_word(word).is_none()) {
+        let words: Vec<&str> = RunStatus::ALL.iter().map(|s| s.word()).chain(["pending", "confirmed", "rejected", "expired"]).collect();
+        return Err(Failure::new(ErrorCode::ValidationFailed, format!("there is no status `{word}`"))
+            .hint(format!("one of {}", words.join(", "))));
+    }
+    let dags = match setup.reader()? {
+        Some(reader) => reader.dags(status, scope, limit.saturating_add(1))?,
+        None => Vec::new(),
+    };
+    let (shown, more) = cut(&dags, limit);
+    if setup.json {
+        anstream::println!("{}", json!({"success": true, "dags": shown, "more": more}));
+        return Ok(0);
+    }
+    if shown.is_empty() {
+        anstream::eprintln!("no DAGs{}", if status.is_some() || scope.is_some() { " match" } else { " yet" });
+        anstream::eprintln!("hint: `cis init` writes a first one, `cis run FILE` runs it");
+        return Ok(0);
+    }
+    let now = System.now();
+    let mut table = Table::new(&["DAG", "SCOPE", "STATUS", ">TASKS", ">RUNS", "UPDATED"]);
+    for dag in shown {
+        let face = if dag.latest_run.is_some() { face::run(&dag.status) } else { face::revision(&dag.status) };
+        table.row([
+            dag.dag_id.to_string().into(),
+            dag.scope.to_string().into(),
+            Cell::styled(face.label()),
+            text::thousands(dag.tasks as usize).into(),
+            dag.runs.to_string().into(),
+            time::ago(now, dag.updated_at).into(),
+        ]);
+    }
+    print(&table);
+    hint_more(more, limit);
+    Ok(0)
+}
+
+/// `cis dag runs`.
+pub(super) fn runs(setup: &Setup, id: Option<&str>, scope: Option<&str>, limit: u32) -> Outcome {
+    let asked = limit.saturating_add(1);
+    let runs = match id {
+        Some(id) => {
+            let found = find::find(setup, id, scope)?;
+            found.reader.runs(Some(found.dag.key), asked)?
+        }
+        None => match setup.reader()? {
+            Some(reader) => reader.runs(None, asked)?,
+            None => Vec::new(),
+        },
+    };
+    let (shown, more) = cut(&runs, limit);
+    if setup.json {
+        anstream::println!("{}", json!({"success": true, "runs": shown, "more": more}));
+        return Ok(0);
+    }
+    if shown.is_empty() {
+        anstream::eprintln!("no runs yet");
+        return Ok(0);
+    }
+    let now = System.now();
+    let mut table = Table::new(&["RUN", "STATUS", ">DONE", ">FAILED", ">TOOK", "STARTED", "BY"]);
+    for run in shown {
+        let took = run.completed_at.unwrap_or(now).since(run.started_at.unwrap_or(run.created_at));
+        table.row([
+            run.label().into(),
+            Cell::styled(face::run(run.status.word()).label()),
+            format!("{}/{}", run.total - run.left, run.total).into(),
+            (run.failed + run.debts).to_string().into(),
+            took.to_string().into(),
+            time::ago(now, run.created_at).into(),
+            run.created_by.clone().into(),
+        ]);
+    }
+    print(&table);
+    hint_more(more, limit);
+    Ok(0)
+}
+
+fn cut<T>(rows: &[T], limit: u32) -> (&[T], bool) {
+    let shown = rows.len().min(limit as usize);
+    (&rows[..shown], shown < rows.len())
+}
+
+/// Prints a table as wide as the terminal allows.
+pub(super) fn print(table: &Table) {
+    let width = Size::of(std::io::stdout()).map(|size| size.cols.into());
+    anstream::print!("{}", table.render(width));
+}
+
+fn hint_more(more: bool, limit: u32) {
+    if more {
+        anstream::eprintln!("hint: there are more; `--limit {}` shows them", limit.saturating_mul(4));
+    }
+}

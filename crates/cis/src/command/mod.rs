@@ -1,0 +1,224 @@
+//! What each command does, and the exit code it ends with.
+//!
+//! | exit | meaning |
+//! |---|---|
+//! | 0 | ok |
+//! | 1 | the run failed, or CIS did |
+//! | 2 | wrong usage, or an invalid file |
+//! | 3 | not found |
+//! | 4 | conflict |
+//! | 5 | awaiting confirmation |
+//! | 130 | interrupted |
+
+mod again;
+mod cancel;
+mod definition;
+mod explain;
+mod find;
+mod follow;
+mod inspect;
+mod list;
+mod logs;
+mod publish;
+mod run;
+mod setup;
+mod skill;
+mod status;
+mod watch;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cis_core::error::{ErrorCode, Refusal};
+use cis_engine::coordinator::Options;
+use cis_engine::data_dir::DataDir;
+use cis_engine::session;
+use cis_store::StoreError;
+use cis_store::sqlite::{self, Reader};
+
+use crate::cli::{Cli, Command, ConfigCommand, DagCommand, Global};
+use crate::config::{Config, ConfigError, Durability, Flags, Surroundings};
+use crate::term::Report;
+
+/// An error and the exit code it ends with.
+#[derive(Debug)]
+pub struct Failure {
+    pub report: Report,
+    pub exit: u8,
+}
+
+/// What a command ends with.
+pub type Outcome = Result<u8, Failure>;
+
+/// What every command has: settings, and how to speak.
+#[derive(Debug)]
+pub struct Setup {
+    pub config: Config,
+    pub json: bool,
+}
+
+/// Runs the command and tells what went wrong.
+pub fn main(cli: Cli) -> ExitCode {
+    let json = cli.global.json;
+    match dispatch(cli) {
+        Ok(exit) => ExitCode::from(exit),
+        Err(failure) => {
+            // Nobody left to tell: the exit code still says it.
+            let _ = failure.report.print(json);
+            ExitCode::from(failure.exit)
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Outcome {
+    let Cli { global, command } = cli;
+    match command {
+        Command::Runner => runner(&global),
+        Command::Completions { shell } => setup::completions(shell),
+        Command::Init { force } => setup::init(global.json, force),
+        Command::Config(ConfigCommand::Show) => setup::show_config(&Setup::new(&global, Flags::default())?),
+        Command::Skill(command) => skill::skill(&Setup::new(&global, Flags::default())?, command),
+        Command::Coordinator(args) => {
+            let flags = Flags { slots: args.slots, durability: args.durability, ..Flags::default() };
+            session::coordinate(Setup::new(&global, flags)?.options()?)?;
+            Ok(0)
+        }
+        Command::Run(args) | Command::Dag(DagCommand::Run(args)) => {
+            let flags = Flags { durability: args.durability.clone(), ..Flags::default() };
+            run::run(&Setup::new(&global, flags)?, &args)
+        }
+        Command::Status(args) | Command::Dag(DagCommand::Status(args)) => {
+            status::status(&Setup::new(&global, Flags::default())?, &args)
+        }
+        Command::Logs(args) | Command::Dag(DagCommand::Logs(args)) => {
+            logs::logs(&Setup::new(&global, Flags::default())?, &args)
+        }
+        Command::Dag(command) => dag(&Setup::new(&global, Flags::default())?, command),
+    }
+}
+
+fn dag(setup: &Setup, command: DagCommand) -> Outcome {
+    match command {
+        DagCommand::Publish { file, revision, skills } => publish::publish(setup, &file, revision, &skills.dirs),
+        DagCommand::Confirm { id, scope, content_hash, reject, skills } => {
+            let decision = publish::Decision { content_hash, confirm: !reject, skill_dirs: skills.dirs };
+            publish::settle(setup, &id, scope.scope.as_deref(), decision)
+        }
+        DagCommand::List { status, scope, limit } => list::dags(setup, status.as_deref(), scope.scope.as_deref(), limit),
+        DagCommand::Runs { id, scope, limit } => list::runs(setup, id.as_deref(), scope.scope.as_deref(), limit),
+        DagCommand::Cancel { id, scope, kill } => cancel::cancel(setup, &id, scope.scope.as_deref(), kill),
+        DagCommand::Resume(args) => again::resume(setup, &args),
+        DagCommand::Retry { id, task, again } => again::retry(setup, &id, &task, &again),
+        DagCommand::Validate { file, skills } => inspect::validate(setup, &file, &skills.dirs),
+        DagCommand::Graph { target, format, scope } => inspect::graph(setup, &target, format, scope.scope.as_deref()),
+        DagCommand::Explain { target, task, scope, skills } => {
+            explain::explain(setup, &target, &task, scope.scope.as_deref(), &skills.dirs)
+        }
+        DagCommand::Run(_) | DagCommand::Status(_) | DagCommand::Logs(_) => {
+            Err(Refusal::new(ErrorCode::Internal, "dispatched elsewhere").into())
+        }
+    }
+}
+
+fn runner(global: &Global) -> Outcome {
+    let Some(data_dir) = &global.data_dir else {
+        return Err(Failure::usage("`cis runner` needs `--data-dir`"));
+    };
+    cis_runner::serve::run(data_dir).map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
+    Ok(0)
+}
+
+impl Setup {
+    fn new(global: &Global, flags: Flags) -> Result<Self, Failure> {
+        let flags = Flags { config: global.config.clone(), data_dir: global.data_dir.clone(), ..flags };
+        Ok(Self { config: Config::load(&flags, &Surroundings::here())?, json: global.json })
+    }
+
+    /// The data directory, which need not exist.
+    fn data_dir(&self) -> DataDir {
+        DataDir::at(&self.config.data_dir.value)
+    }
+
+    /// How a coordinator is set up, the data directory created.
+    fn options(&self) -> Result<Options, Failure> {
+        let root = &self.config.data_dir.value;
+        let data_dir = DataDir::create(root).map_err(|error| ConfigError::NoDataDir { path: root.clone(), error })?;
+        let exe = std::env::current_exe().map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
+        Ok(Options {
+            data_dir,
+            exe,
+            slots: self.config.slots.value,
+            durability: match self.config.durability.value {
+                Durability::Power => sqlite::Durability::Power,
+                Durability::Process => sqlite::Durability::Process,
+            },
+            limits: cis_engine::coordinator::Limits {
+                grace: self.config.grace.value,
+                log_cap_bytes: self.config.log_cap_bytes.value,
+            },
+        })
+    }
+
+    /// The store, for reading; `None` if nothing has ever been written.
+    fn reader(&self) -> Result<Option<Reader>, Failure> {
+        let file = self.data_dir().database();
+        if !file.exists() {
+            return Ok(None);
+        }
+        Ok(Some(Reader::open(&file)?))
+    }
+
+    /// Where skills of the project around `dir` are looked for.
+    fn skill_dirs(&self, flags: &[PathBuf], dir: &std::path::Path) -> Vec<PathBuf> {
+        let project = crate::project::root(dir, &self.config.home.value);
+        let path = self.config.skill_path(flags, project.as_deref());
+        path.dirs().iter().map(|dir| std::path::absolute(dir).unwrap_or_else(|_| dir.clone())).collect()
+    }
+}
+
+impl Failure {
+    fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Refusal::new(code, message).into()
+    }
+
+    fn usage(message: impl Into<String>) -> Self {
+        Self { report: Report::new("Usage", message), exit: 2 }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.report = self.report.hint(hint);
+        self
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let exit = match refusal.code {
+            ErrorCode::ValidationFailed | ErrorCode::NotYetSupported | ErrorCode::Ambiguous => 2,
+            ErrorCode::NotFound => 3,
+            ErrorCode::ContentConflict
+            | ErrorCode::InvalidTransition
+            | ErrorCode::LeaseExpired
+            | ErrorCode::AlreadyExists => 4,
+            ErrorCode::AwaitingConfirmation => 5,
+            ErrorCode::Unavailable | ErrorCode::Internal => 1,
+        };
+        let mut report = Report::new(format!("{:?}", refusal.code), refusal.message).details(refusal.details);
+        if let Some(hint) = refusal.hint {
+            report = report.hint(hint);
+        }
+        Self { report, exit }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(e: StoreError) -> Self {
+        Refusal::from(e).into()
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(e: ConfigError) -> Self {
+        Self { report: e.report(), exit: 2 }
+    }
+}

@@ -1,0 +1,253 @@
+//! `cis dag run`: publish, confirm and run a DAG from a file, or run a confirmed one again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cis_core::dag::Dag;
+use cis_core::dag::plan::Plan;
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::RunKey;
+use cis_core::source::new_run_id;
+use cis_core::task::TaskStatus;
+use cis_engine::command::{Command, SharedDag, Start};
+use cis_engine::context::Context;
+use cis_engine::select;
+use cis_engine::session::Session;
+use cis_engine::system::{System, user};
+use cis_store::port::{Fate, RevisionStatus, RunRef};
+use cis_store::sqlite::Reader;
+use serde_json::{Map, Value, json};
+
+use super::definition::{self, Loaded, nearest};
+use super::{Failure, Outcome, Setup, find, follow};
+use crate::cli::RunArgs;
+use crate::term::text;
+
+/// A confirmed definition, ready to run.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) definition: i64,
+    pub(super) dag: Arc<Dag>,
+    pub(super) plan: Plan,
+    pub(super) skill_dirs: Vec<PathBuf>,
+}
+
+/// How a run is started, beyond what it runs.
+#[derive(Debug, Default)]
+pub(super) struct Wish {
+    pub(super) params: Value,
+    pub(super) max_parallel: Option<u32>,
+    pub(super) detach: bool,
+    pub(super) fates: Option<Vec<Fate>>,
+    pub(super) resumed_from: Option<RunKey>,
+    pub(super) by_confirmation: bool,
+}
+
+/// `cis dag run`.
+pub(super) fn run(setup: &Setup, args: &RunArgs) -> Outcome {
+    if definition::is_file(&args.target) {
+        run_file(setup, args)
+    } else {
+        run_known(setup, args)
+    }
+}
+
+fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
+    let loaded = definition::load(setup, Path::new(&args.target), &args.skills.dirs)?;
+    definition::warn(setup, &loaded);
+    let params = params(&loaded.dag, &args.params)?;
+    if args.dry_run {
+        return dry_run(setup, &loaded.dag, &loaded.plan, selection(args, &loaded.dag, &loaded.plan, None)?);
+    }
+    let mut session = Session::open(setup.options()?)?;
+    let ready = confirm_own(&mut session, loaded)?;
+    let (resumed_from, before) = match setup.reader()? {
+        Some(reader) if !args.only.is_empty() || !args.from.is_empty() => latest_run(&reader, &ready)?,
+        _ => (None, None),
+    };
+    let fates = selection(args, &ready.dag, &ready.plan, before.as_deref())?;
+    let wish = Wish { params, max_parallel: args.max_parallel, detach: args.detach, fates, resumed_from, ..Wish::default() };
+    launch(setup, session, ready, wish)
+}
+
+fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
+    let found = find::find(setup, &args.target, args.scope.scope.as_deref())?;
+    let revisions = found.reader.revisions(found.dag.key)?;
+    let Some(revision) = revisions.iter().find(|revision| revision.status == RevisionStatus::Confirmed) else {
+        return Err(Failure::new(
+            ErrorCode::AwaitingConfirmation,
+            format!("`{}` is {}: nobody has confirmed it", args.target, found.dag.status),
+        )
+        .hint(format!("`cis dag confirm {}` confirms and starts it", args.target)));
+    };
+    if revisions.first().is_some_and(|latest| latest.status == RevisionStatus::Pending) {
+        crate::term::report::warn(&format!(
+            "a newer revision of `{}` waits for confirmation; revision {} runs",
+            args.target, revision.revision
+        ));
+    }
+    let dag = Arc::new(found.reader.definition(revision.key)?);
+    let plan = Plan::new(&dag);
+    let here = std::env::current_dir().unwrap_or_default();
+    let skill_dirs = setup.skill_dirs(&args.skills.dirs, &here);
+    let ready = Ready { definition: revision.key, dag, plan, skill_dirs };
+    let params = params(&ready.dag, &args.params)?;
+    let (resumed_from, before) = if args.only.is_empty() && args.from.is_empty() {
+        (None, None)
+    } else {
+        latest_run(&found.reader, &ready)?
+    };
+    let fates = selection(args, &ready.dag, &ready.plan, before.as_deref())?;
+    if args.dry_run {
+        return dry_run(setup, &ready.dag, &ready.plan, fates);
+    }
+    let session = Session::open(setup.options()?)?;
+    let wish = Wish { params, max_parallel: args.max_parallel, detach: args.detach, fates, resumed_from, ..Wish::default() };
+    launch(setup, session, ready, wish)
+}
+
+/// Publishes and confirms in one go: running a file is its caller's own act.
+fn confirm_own(session: &mut Session, loaded: Loaded) -> Result<Ready, Failure> {
+    let by = user();
+    let publish = Command::Publish {
+        dag: SharedDag(loaded.dag.clone()),
+        content_hash: loaded.content_hash.clone(),
+        new_revision: true,
+        by: by.clone(),
+    };
+    let published = session.ask(publish)?.published()?;
+    if published.status == RevisionStatus::Pending {
+        let (definition, content_hash) = (published.definition, loaded.content_hash);
+        session.ask(Command::Settle { definition, content_hash, confirm: true, by })?.settled()?;
+    }
+    Ok(Ready { definition: published.definition, dag: loaded.dag, plan: loaded.plan, skill_dirs: loaded.skill_dirs })
+}
+
+/// Starts the run and follows it to its end, unless it is detached.
+pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wish) -> Outcome {
+    let cwd = std::env::current_dir().map_err(|e| Failure::usage(format!("no current directory: {e}")))?;
+    let start = Start {
+        run_id: new_run_id(&System, &System),
+        definition: ready.definition,
+        params: wish.params,
+        max_parallel: wish.max_parallel,
+        attached: !wish.detach,
+        fates: wish.fates,
+        resumed_from: wish.resumed_from,
+        by_confirmation: wish.by_confirmation,
+        by: user(),
+        context: Context::of_caller(cwd, ready.skill_dirs),
+    };
+    let run = session.start(start)?;
+    if wish.detach {
+        let closed = session.close();
+        tell_detached(setup, &run, ready.dag.tasks.len());
+        closed?;
+        return Ok(0);
+    }
+    follow::follow(setup, session, &run, ready.dag)
+}
+
+fn tell_detached(setup: &Setup, run: &RunRef, tasks: usize) {
+    let label = format!("{}#{}", run.dag_id, run.number);
+    if setup.json {
+        let status = run.status.word();
+        let told = json!({"success": true, "run_id": run.run_id, "run": label, "dag_id": run.dag_id,
+                          "number": run.number, "status": status, "tasks_count": tasks});
+        anstream::println!("{told}");
+    } else {
+        anstream::println!("Started {label} in the background ({})", text::count(tasks, "task"));
+        anstream::eprintln!("hint: `cis status {label} --watch` shows it, `cis dag cancel {label}` stops it");
+    }
+}
+
+/// Defaults of the definition, overridden by what the caller gave.
+pub(super) fn params(dag: &Dag, given: &[String]) -> Result<Value, Failure> {
+    let mut params: Map<String, Value> = dag.params.clone().into_iter().collect();
+    for text in given {
+        let Some((key, value)) = text.split_once('=') else {
+            return Err(Failure::usage(format!("`--param {text}`: expected `KEY=VALUE`")));
+        };
+        let Some(default) = dag.params.get(key) else {
+            let failure = Failure::new(ErrorCode::ValidationFailed, format!("`{}` has no parameter `{key}`", dag.dag_id));
+            let known = dag.params.keys().map(String::as_str);
+            return Err(match nearest(key, known) {
+                Some(near) => failure.hint(format!("did you mean `{near}`?")),
+                None => failure.hint("a DAG declares its parameters under `params`, with their defaults"),
+            });
+        };
+        params.insert(key.to_owned(), typed(value, default));
+    }
+    Ok(Value::Object(params))
+}
+
+/// A value of the default's type where the text can be one; a string otherwise, as it stands.
+fn typed(text: &str, default: &Value) -> Value {
+    let text_value = || Value::String(text.to_owned());
+    if default.is_string() {
+        return text_value();
+    }
+    serde_json::from_str(text).unwrap_or_else(|_| text_value())
+}
+
+/// The latest run of this very revision and how its tasks stand, to carry over from.
+fn latest_run(reader: &Reader, ready: &Ready) -> Result<(Option<RunKey>, Option<Vec<TaskStatus>>), Failure> {
+    let scope = Some(ready.dag.scope.as_str());
+    let Some(dag) = reader.dag(ready.dag.dag_id.as_str(), scope)?.into_iter().next() else { return Ok((None, None)) };
+    let runs = reader.runs(Some(dag.key), 50)?;
+    let Some(run) = runs.into_iter().find(|run| run.definition == ready.definition && run.status.is_terminal()) else {
+        return Ok((None, None));
+    };
+    let statuses = reader.tasks(&run, &[], u32::MAX)?.into_iter().map(|task| task.status).collect();
+    Ok((Some(run.key), Some(statuses)))
+}
+
+fn selection(
+    args: &RunArgs,
+    dag: &Dag,
+    plan: &Plan,
+    before: Option<&[TaskStatus]>,
+) -> Result<Option<Vec<Fate>>, Failure> {
+    Ok(if !args.only.is_empty() {
+        Some(select::only(plan, &definition::tasks(dag, &args.only)?, before))
+    } else if !args.from.is_empty() {
+        Some(select::from(plan, &definition::tasks(dag, &args.from)?, before))
+    } else {
+        None
+    })
+}
+
+/// What would run, in an order it could run in.
+fn dry_run(setup: &Setup, dag: &Dag, plan: &Plan, fates: Option<Vec<Fate>>) -> Outcome {
+    let layers = plan.layers();
+    let mut order: Vec<_> = plan.order().to_vec();
+    order.retain(|ix| fates.as_ref().is_none_or(|fates| fates[ix.index()] == Fate::Run));
+    order.sort_by_key(|ix| (layers[ix.index()], ix.0));
+    if setup.json {
+        let tasks: Vec<Value> = order
+            .iter()
+            .map(|ix| json!({"task_id": dag.tasks[ix.index()].id, "layer": layers[ix.index()]}))
+            .collect();
+        let told = json!({"success": true, "dry_run": true, "dag_id": dag.dag_id, "tasks": tasks});
+        anstream::println!("{told}");
+        return Ok(0);
+    }
+    let mut out = String::new();
+    for ix in &order {
+        let task = &dag.tasks[ix.index()];
+        let what = match &task.kind {
+            cis_core::dag::Kind::Shell { command } => command.lines().next().unwrap_or_default().to_owned(),
+            cis_core::dag::Kind::Skill(call) => format!("skill {}", call.skill),
+        };
+        out += &format!("{:>3}  {}  {}\n", layers[ix.index()] + 1, task.id, text::clean(&what));
+    }
+    anstream::print!("{out}");
+    anstream::eprintln!("{} would run; nothing was started", text::count(order.len(), "task"));
+    Ok(0)
+}
+
+impl From<cis_core::dag::Problem> for Failure {
+    fn from(problem: cis_core::dag::Problem) -> Self {
+        Refusal::new(ErrorCode::ValidationFailed, problem.to_string()).into()
+    }
+}

@@ -1,0 +1,192 @@
+//! `cis dag status`: where a DAG, or one run of it, stands.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+use cis_core::run::RunStatus;
+use cis_core::source::Clock;
+use cis_core::task::TaskStatus;
+use cis_engine::system::System;
+use cis_store::sqlite::reader::{RunLine, TaskLine};
+use serde_json::{Value, json};
+
+use super::find::{self, Found};
+use super::watch::{Watch, elapsed};
+use super::{Failure, Outcome, Setup, list};
+use crate::cli::StatusArgs;
+use crate::live::{self, Screen};
+use crate::term::face::{BOLD, DIM, paint};
+use crate::term::table::Cell;
+use crate::term::{Face, Size, Table, clean, face, text};
+
+/// Tasks listed at most; of larger runs, those that are not plainly completed or waiting.
+const TASKS_SHOWN: u32 = 200;
+
+/// How often a watched run is looked at.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
+
+/// `cis dag status`.
+pub(super) fn status(setup: &Setup, args: &StatusArgs) -> Outcome {
+    let found = find::find(setup, &args.id, args.scope.scope.as_deref())?;
+    if args.watch {
+        return watch(setup, found);
+    }
+    if setup.json {
+        anstream::println!("{}", to_json(&found)?);
+        return Ok(0);
+    }
+    match &found.run {
+        Some(run) => show_run(&found, run)?,
+        None => show_dag(&found)?,
+    }
+    Ok(0)
+}
+
+fn to_json(found: &Found) -> Result<Value, Failure> {
+    let mut told = json!({"success": true, "dag_id": found.dag.dag_id, "scope": found.dag.scope,
+                          "status": found.dag.status, "revision": found.dag.revision, "runs": found.dag.runs});
+    if let Some(run) = &found.run {
+        let done = run.total - run.left;
+        let tasks = found.reader.tasks(run, &[], u32::MAX)?;
+        told["status"] = json!(run.status);
+        told["run_id"] = json!(run.run_id);
+        told["version"] = json!(run.version);
+        told["progress"] = json!(u64::from(done) * 100 / u64::from(run.total));
+        told["completed"] = json!(run.completed);
+        told["total"] = json!(run.total);
+        told["run"] = json!(run);
+        told["tasks"] = json!(tasks);
+    } else {
+        told["revisions"] = json!(found.reader.revisions(found.dag.key)?);
+    }
+    Ok(told)
+}
+
+fn show_dag(found: &Found) -> Result<(), Failure> {
+    let face = face::revision(&found.dag.status);
+    anstream::println!("{}  {}", paint(BOLD, found.dag.dag_id.as_str()), face.label());
+    for revision in found.reader.revisions(found.dag.key)?.iter().take(5) {
+        anstream::println!(
+            "  revision {} {} {} by {}",
+            revision.revision,
+            &revision.content_hash[..12],
+            revision.status.word(),
+            revision.created_by
+        );
+    }
+    if found.dag.status == "pending" {
+        anstream::eprintln!("hint: `cis dag confirm {}` confirms and starts it", found.dag.dag_id);
+    }
+    Ok(())
+}
+
+fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
+    let now = System.now();
+    let face = Face::from(run.status);
+    let took = run.completed_at.unwrap_or(now).since(run.created_at);
+    let done = format!("{}/{} done in {took}", text::thousands((run.total - run.left) as usize), text::thousands(run.total as usize));
+    anstream::println!("{}  {}  {}", paint(BOLD, &run.label()), face.label(), paint(DIM, &done));
+    if let Some(reason) = run.stop_reason.filter(|_| run.status != RunStatus::Completed) {
+        anstream::println!("  stopped: {}", reason.word().replace('_', " "));
+    }
+    if let Some(from) = run.resumed_from {
+        if let Some(from) = found.reader.run(from)? {
+            anstream::println!("  carries on from {}", from.label());
+        }
+    }
+    let (tasks, whole) = tasks_to_show(found, run)?;
+    if !tasks.is_empty() {
+        list::print(&task_table(found, run, &tasks)?);
+    }
+    if !whole {
+        let all = text::thousands(run.total as usize);
+        anstream::eprintln!("hint: only tasks that run or went wrong are shown; `--json` shows all {all}");
+    }
+    if !found.named && found.dag.runs > 1 {
+        anstream::eprintln!("hint: `cis dag runs {}` shows all {} runs", found.dag.dag_id, found.dag.runs);
+    }
+    Ok(())
+}
+
+fn tasks_to_show(found: &Found, run: &RunLine) -> Result<(Vec<TaskLine>, bool), Failure> {
+    if run.total <= TASKS_SHOWN {
+        return Ok((found.reader.tasks(run, &[], TASKS_SHOWN)?, true));
+    }
+    let mut tasks = found.reader.live(run, TASKS_SHOWN)?;
+    if run.failed + run.debts + run.cancelled > 0 {
+        tasks.extend(found.reader.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], TASKS_SHOWN)?);
+    }
+    Ok((tasks, false))
+}
+
+fn task_table(found: &Found, run: &RunLine, tasks: &[TaskLine]) -> Result<Table, Failure> {
+    let now = System.now();
+    let dag = found.reader.definition(run.definition)?;
+    let mut table = Table::new(&["TASK", "STATUS", ">TOOK", ">TRY", "NOTE"]);
+    for task in tasks {
+        let waits = task.status == TaskStatus::Running && task.started_at.is_none();
+        let face = Face::from(if waits { TaskStatus::Ready } else { task.status });
+        let note = match task.status {
+            TaskStatus::Completed if task.cause.is_none() => outputs(task),
+            _ => task.cause.clone().unwrap_or_default(),
+        };
+        table.row([
+            clean(dag.tasks[task.ix.index()].title()).into_owned().into(),
+            Cell::styled(face.label()),
+            elapsed(task, now).map_or(String::new(), |took| took.to_string()).into(),
+            if task.attempt > 1 { task.attempt.to_string() } else { String::new() }.into(),
+            clean(&note).into_owned().into(),
+        ]);
+    }
+    Ok(table)
+}
+
+/// `rows=3 size=12`
+fn outputs(task: &TaskLine) -> String {
+    let Some(Value::Object(values)) = &task.outputs else { return String::new() };
+    let told: Vec<String> = values
+        .iter()
+        .map(|(key, value)| match value {
+            Value::String(text) => format!("{key}={text}"),
+            other => format!("{key}={other}"),
+        })
+        .collect();
+    told.join(" ")
+}
+
+/// Shows a run until it ends, whoever coordinates it.
+fn watch(setup: &Setup, found: Found) -> Outcome {
+    let Some(run) = found.run else {
+        show_dag(&found)?;
+        return Ok(if found.dag.status == "pending" { 5 } else { 0 });
+    };
+    let dag = Arc::new(found.reader.definition(run.definition)?);
+    let mut watch = Watch::new(found.reader, run, dag, setup.data_dir());
+    let drawn = !setup.json && live::wanted(std::io::stderr().is_terminal(), std::env::var("TERM").ok().as_deref());
+    let mut screen = Screen::new(std::io::stderr(), true);
+    let (_never, pause) = std::sync::mpsc::channel::<()>();
+    loop {
+        let json = setup.json;
+        watch.refresh(|watch, event| match (json, drawn) {
+            (true, _) => anstream::println!("{}", watch.json(event)),
+            (false, true) => {}
+            (false, false) => {
+                if let Ok(Some(line)) = watch.line(event) {
+                    anstream::println!("{line}");
+                }
+            }
+        })?;
+        if drawn {
+            let (now, size) = (System.now(), Size::of(std::io::stderr()).unwrap_or(Size::USUAL));
+            let lines = live::render(&watch.view(now)?, size);
+            screen.draw(lines, size, now).map_err(|e| Failure::usage(e.to_string()))?;
+        }
+        if watch.run.status.is_terminal() {
+            break;
+        }
+        let _ = pause.recv_timeout(LOOK);
+    }
+    screen.finish().map_err(|e| Failure::usage(e.to_string()))?;
+    super::follow::tell_ending(setup, &watch)?;
+    Ok(u8::from(watch.run.status != RunStatus::Completed))
+}

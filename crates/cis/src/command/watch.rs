@@ -1,0 +1,194 @@
+//! A run as its events tell it: kept up to date from the store, shown as a view, as lines or as JSON.
+
+use std::sync::Arc;
+
+use cis_core::dag::Dag;
+use cis_core::event::{Change, Event};
+use cis_core::id::{Position, TaskIx};
+use cis_core::source::{Millis, Timestamp};
+use cis_core::task::{TaskMove, TaskStatus};
+use cis_engine::data_dir::DataDir;
+use cis_store::sqlite::Reader;
+use cis_store::sqlite::reader::{RunLine, TaskLine};
+use serde_json::{Value, json};
+
+use super::Failure;
+use crate::live::{FailedTask, RunView, RunningTask, SMALL_RUN, TaskLine as ViewLine, Totals, Transition};
+
+/// Events read at once.
+const CHUNK: u32 = 5_000;
+
+/// Running tasks looked at for the view.
+const RUNNING_SHOWN: u32 = 64;
+
+/// A run being watched.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pub(super) reader: Reader,
+    pub(super) run: RunLine,
+    pub(super) dag: Arc<Dag>,
+    data_dir: DataDir,
+    position: Position,
+    statuses: Vec<TaskStatus>,
+    totals: Totals,
+    failures: Vec<FailedTask>,
+}
+
+impl Watch {
+    /// Watches `run` from its beginning.
+    pub(super) fn new(reader: Reader, run: RunLine, dag: Arc<Dag>, data_dir: DataDir) -> Self {
+        let statuses: Vec<TaskStatus> = (0..run.total).map(|ix| run.first_status(&dag, TaskIx(ix))).collect();
+        let mut totals = Totals::default();
+        statuses.iter().for_each(|status| totals.add(*status));
+        Self { reader, run, dag, data_dir, position: Position(0), statuses, totals, failures: Vec::new() }
+    }
+
+    /// Takes in what has happened since, handing each event to `tell`.
+    pub(super) fn refresh(&mut self, mut tell: impl FnMut(&Self, &Event)) -> Result<(), Failure> {
+        // The run's row is read first, so that a run seen as over has all its events read after it.
+        let run = self.reader.run(self.run.key)?;
+        loop {
+            let (events, read_to) = self.reader.events(&self.run, self.position, CHUNK)?;
+            for event in &events {
+                self.take(event);
+                tell(self, event);
+            }
+            if read_to <= self.position {
+                break;
+            }
+            self.position = read_to;
+        }
+        if let Some(run) = run {
+            self.run = run;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: &Event) {
+        let Change::Task { task, to, .. } = event.change else { return };
+        let Some(status) = self.statuses.get_mut(task.index()) else { return };
+        self.totals.shift(*status, to);
+        *status = to;
+        if matches!(to, TaskStatus::Failed | TaskStatus::TimedOut) {
+            let why = cause(&event.data).unwrap_or(to.word()).to_owned();
+            self.failures.push(FailedTask { title: self.dag.tasks[task.index()].title().to_owned(), why });
+        }
+    }
+
+    /// What the live view shows now.
+    pub(super) fn view(&self, now: Timestamp) -> Result<RunView, Failure> {
+        let live = self.reader.live(&self.run, RUNNING_SHOWN)?;
+        let running = live
+            .iter()
+            .filter(|task| task.started_at.is_some())
+            .map(|task| RunningTask {
+                title: self.title(task.ix).to_owned(),
+                elapsed: elapsed(task, now).unwrap_or(Millis(0)),
+                last_line: self.last_line(task),
+            })
+            .collect();
+        let tasks = if self.dag.tasks.len() <= SMALL_RUN { self.small(now)? } else { Vec::new() };
+        let end = self.run.completed_at.unwrap_or(now);
+        Ok(RunView {
+            title: self.run.label(),
+            state: self.run.status,
+            totals: self.totals,
+            elapsed: end.since(self.run.created_at),
+            eta: None,
+            tasks,
+            running,
+            failures: self.failures.clone(),
+        })
+    }
+
+    fn small(&self, now: Timestamp) -> Result<Vec<ViewLine>, Failure> {
+        let tasks = self.reader.tasks(&self.run, &[], u32::MAX)?;
+        let lines = tasks.iter().map(|task| {
+            // Handed to the runner, but not started yet: to a person that is still ready.
+            let waits = task.status == TaskStatus::Running && task.started_at.is_none();
+            let note = match task.status {
+                TaskStatus::Running | TaskStatus::Cancelling => self.last_line(task),
+                TaskStatus::Ready if task.not_before.is_some() => {
+                    let wait = task.not_before.map_or(Millis(0), |at| at.since(now));
+                    format!("{}, next try in {wait}", task.cause.as_deref().unwrap_or("failed"))
+                }
+                TaskStatus::Failed | TaskStatus::TimedOut | TaskStatus::Skipped => task.cause.clone().unwrap_or_default(),
+                _ => String::new(),
+            };
+            ViewLine {
+                title: self.title(task.ix).to_owned(),
+                state: if waits { TaskStatus::Ready } else { task.status },
+                elapsed: elapsed(task, now),
+                note,
+            }
+        });
+        Ok(lines.collect())
+    }
+
+    fn last_line(&self, task: &TaskLine) -> String {
+        cis_runner::log::last_line(&self.log(task)).unwrap_or_default()
+    }
+
+    /// Where the output of a task's latest attempt is.
+    pub(super) fn log(&self, task: &TaskLine) -> std::path::PathBuf {
+        self.data_dir.log(self.run.key.0, task.execution_id.0, task.attempt)
+    }
+
+    fn title(&self, ix: TaskIx) -> &str {
+        self.dag.tasks[ix.index()].title()
+    }
+
+    /// An event as a line for people; not every event is worth one.
+    pub(super) fn line(&self, event: &Event) -> Result<Option<String>, Failure> {
+        let Change::Task { task, by, to } = event.change else { return Ok(None) };
+        let tried_again = by == TaskMove::TryAgain;
+        if !to.is_terminal() && !tried_again {
+            return Ok(None);
+        }
+        let definition = &self.dag.tasks[task.index()];
+        let quick = to == TaskStatus::Completed && definition.more.is_none();
+        let row = if quick { None } else { self.reader.task(&self.run, task)? };
+        let not_before = event.data.get("not_before").and_then(Value::as_i64).map(Timestamp);
+        let attempt = event.data.get("attempt").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+        let of = definition.more().retry.as_ref().map_or(1, |retry| retry.max + 1);
+        let transition = Transition {
+            title: definition.title(),
+            state: if tried_again { TaskStatus::Failed } else { to },
+            elapsed: row.as_ref().filter(|_| !tried_again).and_then(|row| elapsed(row, event.at)),
+            why: if to == TaskStatus::Completed { "" } else { cause(&event.data).unwrap_or_default() },
+            attempt: attempt.filter(|_| of > 1).map(|attempt| (attempt, of)),
+            retry_in: tried_again.then(|| not_before.map_or(Millis(0), |at| at.since(event.at))),
+        };
+        Ok(Some(transition.line()))
+    }
+
+    /// An event as machines read it.
+    pub(super) fn json(&self, event: &Event) -> Value {
+        let mut told = json!({
+            "type": event.change.name(),
+            "position": event.position,
+            "at": crate::term::time::rfc3339(event.at),
+            "dag_id": self.run.dag_id,
+            "run_id": self.run.run_id,
+            "run": self.run.label(),
+            "version": event.version,
+        });
+        if let Change::Task { task, .. } = event.change {
+            told["task_id"] = json!(self.dag.tasks[task.index()].id);
+        }
+        if !event.data.is_null() {
+            told["data"] = event.data.clone();
+        }
+        told
+    }
+}
+
+/// How long a task has run, or ran.
+pub(super) fn elapsed(task: &TaskLine, now: Timestamp) -> Option<Millis> {
+    let end = if task.status.is_terminal() { task.completed_at? } else { now };
+    task.started_at.filter(|_| task.status.is_terminal() || task.status.is_live()).map(|started| end.since(started))
+}
+
+fn cause(data: &Value) -> Option<&str> {
+    data.get("cause").and_then(Value::as_str)
+}
