@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use rustix::time::Timespec;
 
 use crate::clock::{NS_PER_MS, boot_ns, pause};
@@ -23,6 +23,9 @@ pub use crate::frame::{Decoder, FrameError, encode};
 
 /// How long a runner may take to answer its door.
 const DEADLINE_NS: u64 = 10_000 * NS_PER_MS;
+
+/// How often a runner that exits at once is started again.
+const STARTS_MAX: u32 = 3;
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
@@ -66,30 +69,43 @@ fn listener_lives(stream: &UnixStream) -> bool {
 /// before it says Welcome; then call this again. Blocks for up to ten seconds.
 pub fn connect_or_spawn(data_dir: &Path, exe: &Path) -> io::Result<UnixStream> {
     let deadline_ns = boot_ns() + DEADLINE_NS;
-    let mut started = false;
+    let mut started = None;
+    let mut starts = 0;
     loop {
         if let Some(stream) = connect(data_dir)? {
             return Ok(stream);
         }
         let held = is_locked(data_dir)?;
-        if !held && !started {
-            start(data_dir, exe)?;
-            started = true;
+        if started.is_some_and(has_exited) {
+            started = None;
+        }
+        if !held && started.is_none() {
+            // Another one may have come first and gone again; one that cannot start will not learn it.
+            if starts == STARTS_MAX {
+                return Err(no_runner(data_dir, held));
+            }
+            started = Some(start(data_dir, exe)?);
+            starts += 1;
         }
         if boot_ns() > deadline_ns {
-            return Err(silent(data_dir, held));
+            return Err(no_runner(data_dir, held));
         }
         pause(BETWEEN_TRIES);
     }
 }
 
-fn silent(data_dir: &Path, held: bool) -> io::Error {
+fn no_runner(data_dir: &Path, held: bool) -> io::Error {
     let dir = data_dir.display();
     let text = match held {
         true => format!("the runner of `{dir}` holds its lock but does not answer"),
         false => format!("the runner of `{dir}` does not start: see `{dir}/runner.log`"),
     };
     io::Error::new(ErrorKind::TimedOut, text)
+}
+
+/// Whether a runner we started is gone; if so, it is reaped.
+fn has_exited(pid: Pid) -> bool {
+    !matches!(waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG), Ok(None))
 }
 
 /// Whether some runner has the directory. Asks with a shared lock, so that two who ask do not mislead each other.
@@ -105,11 +121,10 @@ fn is_locked(data_dir: &Path) -> io::Result<bool> {
     }
 }
 
-fn start(data_dir: &Path, exe: &Path) -> io::Result<()> {
+fn start(data_dir: &Path, exe: &Path) -> io::Result<Pid> {
     DirBuilder::new().recursive(true).mode(0o700).create(data_dir)?;
     let data_dir = data_dir.canonicalize()?;
     let log = OpenOptions::new().append(true).create(true).mode(0o600).open(data_dir.join("runner.log"))?;
     let arguments = ["runner".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str()];
-    spawn_detached(exe, &arguments, log.as_fd(), &NOT_FOR_THE_RUNNER)?;
-    Ok(())
+    spawn_detached(exe, &arguments, log.as_fd(), &NOT_FOR_THE_RUNNER)
 }

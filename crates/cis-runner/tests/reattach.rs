@@ -153,11 +153,10 @@ fn a_runner_nobody_needs_goes_and_takes_its_socket() {
 }
 
 #[test]
-fn a_silent_runner_is_not_replaced() {
+fn a_second_runner_gives_up_by_itself() {
     let node = Node::new();
     let c = node.connect(1, 1);
-    let others: Vec<_> = (0..8).map(|_| std::thread::scope(|_| node.stranger())).collect();
-    // A second runner on the same directory gives up by itself.
+    let others: Vec<_> = (0..8).map(|_| node.stranger()).collect();
     let status = std::process::Command::new(support::EXE)
         .args(["runner", "--data-dir"])
         .arg(&node.data)
@@ -181,4 +180,11 @@ fn many_at_once_get_the_same_runner() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert!(pids.iter().all(|pid| *pid == pids[0]), "{pids:?}");
+}
+
+#[test]
+fn a_runner_that_cannot_start_is_said_so() {
+    let node = Node::new();
+    let error = cis_runner::client::connect_or_spawn(&node.data, "/bin/false".as_ref()).unwrap_err();
+    assert!(error.to_string().contains("runner.log"), "{error}");
 }
