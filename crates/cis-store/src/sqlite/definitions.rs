@@ -22,8 +22,8 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
         .conn
         .prepare_cached("SELECT revisions FROM dags WHERE dag_key = ?1")?
         .query_row([dag_key], |row| row.get(0))?;
-    if revisions > 0 && !request.new_revision {
-        refuse_other_content(tx, dag_key, request)?;
+    if revisions > 0 && !request.new_revision && !asked_before(tx, dag_key, request)? {
+        return refuse_other_content(tx, dag_key, request);
     }
     let revision = Revision(revisions + 1);
     tx.conn
@@ -84,13 +84,21 @@ fn same_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<Option<P
     Ok(row.map(|(key, revision, status)| published(request, false, key, revision, status)))
 }
 
-fn refuse_other_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<()> {
+/// Was this content turned down before, or left undecided for too long? Then it is no other content.
+fn asked_before(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<bool> {
+    Ok(tx
+        .conn
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM dag_definitions WHERE dag_key = ?1 AND content_hash = ?2)")?
+        .query_row(params![dag_key, request.content_hash], |row| row.get(0))?)
+}
+
+fn refuse_other_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<Published> {
     let existing: String = tx
         .conn
         .prepare_cached("SELECT content_hash FROM dag_definitions WHERE dag_key = ?1 ORDER BY revision DESC LIMIT 1")?
         .query_row([dag_key], |row| row.get(0))?;
     let dag_id = &request.dag.dag_id;
-    let suggested = format!("{dag_id}-{}", &request.content_hash[..8]);
+    let suggested = format!("{dag_id}-{}", request.content_hash.get(..8).unwrap_or_default());
     Err(Refusal::new(ErrorCode::ContentConflict, format!("`{dag_id}` exists with other content"))
         .hint(format!("ask for a new revision (`--revision`), or publish it under another id, such as `{suggested}`"))
         .details(json!({
