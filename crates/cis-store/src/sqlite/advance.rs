@@ -16,6 +16,10 @@ use crate::port::{Advance, Advanced, Answer, Ending, Recorded, Report};
 
 /// See [`crate::Store::advance`].
 pub(super) fn advance(tx: &mut Tx<'_>, request: Advance) -> Answer<Advanced> {
+    // First of all: whoever may not claim hears it whatever there is to claim, and nothing has changed.
+    if let Some(claim) = &request.claim {
+        claim::check_epoch(tx, claim.epoch)?;
+    }
     let mut recorded = Vec::with_capacity(request.reports.len());
     for report in &request.reports {
         recorded.push(record(tx, report)?);
@@ -49,13 +53,13 @@ fn record(tx: &mut Tx<'_>, report: &Report) -> Answer<Recorded> {
         live.task.status = tasks::move_task(tx, live.task, TaskMove::Cancel, None)?;
         live.task.version.0 += 1;
     }
-    let (step, wait) = judge(tx, &live, report)?;
-    let status = write(tx, &live, report, step, wait)?;
+    let judged = judge(tx, &live, report)?;
+    let status = write(tx, &live, report, judged)?;
     let (run, ix) = (live.task.run, live.task.ix);
     if status.is_terminal() {
         tasks::leave_window(tx, run)?;
         tasks::ended(tx, run, ix, status)?;
-    } else if wait > Millis(0) {
+    } else if judged.wait > Millis(0) {
         tasks::leave_window(tx, run)?;
     }
     Ok(Recorded::Now(status))
@@ -80,42 +84,60 @@ fn live(tx: &mut Tx<'_>, report: &Report) -> Answer<Option<Live>> {
     Ok(Some(Live { task, attempt, free_tries }))
 }
 
-/// The move that follows, and how long to wait if it is another try.
-fn judge(tx: &mut Tx<'_>, live: &Live, report: &Report) -> Answer<(TaskMove, Millis)> {
+/// What follows from how an attempt ended.
+#[derive(Clone, Copy)]
+struct Judged {
+    step: TaskMove,
+    /// Before another try.
+    wait: Millis,
+    /// Another try that uses up none.
+    free: bool,
+}
+
+impl From<TaskMove> for Judged {
+    fn from(step: TaskMove) -> Self {
+        Self { step, wait: Millis(0), free: false }
+    }
+}
+
+fn judge(tx: &mut Tx<'_>, live: &Live, report: &Report) -> Answer<Judged> {
     let stopping = live.task.status == TaskStatus::Cancelling;
     let failure = match &report.ending {
-        Ending::Succeeded => return Ok((TaskMove::Succeed, Millis(0))),
-        Ending::Stopped if stopping => return Ok((TaskMove::Stopped, Millis(0))),
+        Ending::Succeeded => return Ok(TaskMove::Succeed.into()),
+        Ending::Stopped if stopping => return Ok(TaskMove::Stopped.into()),
         // Stopped though nobody asked: someone else ended it.
         Ending::Stopped => Failure::Interrupted,
         Ending::Failed { failure: Failure::Exit(_) | Failure::Broken, .. } if stopping => {
-            return Ok((TaskMove::Fail, Millis(0)));
+            return Ok(TaskMove::Fail.into());
         }
-        Ending::Failed { .. } if stopping => return Ok((TaskMove::Stopped, Millis(0))),
+        Ending::Failed { .. } if stopping => return Ok(TaskMove::Stopped.into()),
         Ending::Failed { failure, .. } => *failure,
     };
     let definition = tx.run(live.task.run)?.definition().clone();
     let task = &definition.dag.tasks[live.task.ix.index()];
     let used = live.attempt - live.free_tries;
     Ok(match retry::decide(task.more().retry.as_ref(), task.idempotent, used, failure, report.random) {
-        Decision::TryAgain { wait } => (TaskMove::TryAgain, wait),
-        Decision::Failed => (TaskMove::Fail, Millis(0)),
-        Decision::TimedOut => (TaskMove::TimeOut, Millis(0)),
+        Decision::TryAgain { wait } => {
+            let free = task.idempotent && failure == Failure::Interrupted;
+            Judged { step: TaskMove::TryAgain, wait, free }
+        }
+        Decision::Failed => TaskMove::Fail.into(),
+        Decision::TimedOut => TaskMove::TimeOut.into(),
     })
 }
 
-fn write(tx: &mut Tx<'_>, live: &Live, report: &Report, step: TaskMove, wait: Millis) -> Answer<TaskStatus> {
-    let task = live.task;
+fn write(tx: &mut Tx<'_>, live: &Live, report: &Report, judged: Judged) -> Answer<TaskStatus> {
+    let (task, Judged { step, wait, free }) = (live.task, judged);
     let to = task.status.after(step).map_err(Refusal::from)?;
     let again = to == TaskStatus::Ready;
     let not_before = (again && wait > Millis(0)).then(|| tx.now.after(wait));
     if let Some(at) = not_before {
         tx.due(at);
     }
-    let free = again && matches!(report.ending, Ending::Failed { failure: Failure::Interrupted, .. } | Ending::Stopped)
-        && wait == Millis(0);
-    let order = if again { tx.ready_order()? } else { 0 };
-    let deadline = if again { tasks::queue_deadline(tx, task.run, task.ix)? } else { None };
+    let order = if again { tx.next_position()? } else { 0 };
+    // Nobody can claim it before its backoff is over, so nobody is late before that.
+    let claimable_at = not_before.unwrap_or(tx.now);
+    let deadline = if again { tasks::queue_deadline(tx, task.run, task.ix, claimable_at)? } else { None };
     let changed = tx
         .conn
         .prepare_cached(

@@ -3,9 +3,10 @@
 //! Only claimable tasks are in the index a claim reads, one stretch of it per queue, so neither finished tasks
 //! nor ready ones the claimant may not take cost it anything.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
-use cis_core::dag::{Kind, Task};
+use cis_core::dag::{Dag, Kind, Task};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{Epoch, ExecutionId, Fence, RunKey, TaskIx, Version};
 use cis_core::run::RunMove;
@@ -18,6 +19,10 @@ use super::tasks::{self, TaskRow};
 use super::tx::Tx;
 use crate::port::{Answer, Claim, Claimed};
 
+/// Ready tasks of stopping runs that one claim looks past in one queue. They are on their way to `cancelled`, so a
+/// claim that meets more of them finds less than there is, but not for long.
+const PASSED_MAX: u32 = 1_000;
+
 /// A task at the head of its queue.
 struct Candidate {
     execution: ExecutionId,
@@ -28,24 +33,27 @@ struct Candidate {
     ready_order: i64,
 }
 
+/// Refuses a coordinator whose life is over, or has not begun: what it claims would be stale.
+pub(super) fn check_epoch(tx: &Tx<'_>, epoch: Epoch) -> Answer<()> {
+    match tx.memory.fences {
+        Some((current, _)) if current == epoch => Ok(()),
+        Some((current, _)) => {
+            let why = format!("coordinator epoch {epoch} is over, {current} has begun");
+            Err(Refusal::new(ErrorCode::LeaseExpired, why).into())
+        }
+        None => Err(Refusal::new(ErrorCode::LeaseExpired, "no coordinator has begun on this store").into()),
+    }
+}
+
 /// Claims up to `claim.limit` tasks.
 pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<Arc<Claimed>>> {
     let mut candidates = Vec::new();
     for queue in matching_queues(tx, claim)? {
         heads(tx, queue, claim.limit, &mut candidates)?;
     }
-    candidates.sort_by_key(|c| (-c.priority, c.ready_order, c.execution));
-    let mut claimed = Vec::new();
-    for candidate in candidates {
-        if claimed.len() >= claim.limit as usize {
-            break;
-        }
-        // Ready tasks of a stopping run are on their way to `cancelled`; starting them would be for nothing.
-        if !tx.run(candidate.run)?.is_stopping() {
-            claimed.push(take(tx, &candidate, claim)?);
-        }
-    }
-    Ok(claimed)
+    candidates.sort_by_key(|c| (Reverse(c.priority), c.ready_order, c.execution));
+    candidates.truncate(claim.limit as usize);
+    candidates.iter().map(|candidate| take(tx, candidate, claim)).collect()
 }
 
 fn matching_queues(tx: &Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {
@@ -63,18 +71,26 @@ fn matching_queues(tx: &Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {
     Ok(matching)
 }
 
-fn heads(tx: &Tx<'_>, queue: i64, limit: u32, into: &mut Vec<Candidate>) -> Answer<()> {
-    let mut statement = tx.conn.prepare_cached(
+/// The first `limit` tasks of a queue that may be started. Starting one whose run is stopping would be for nothing.
+fn heads(tx: &mut Tx<'_>, queue: i64, limit: u32, into: &mut Vec<Candidate>) -> Answer<()> {
+    let conn = tx.conn;
+    let mut statement = conn.prepare_cached(
         "SELECT execution_id, run_key, version, attempt, priority, ready_order
          FROM task_executions INDEXED BY tasks_claimable
          WHERE queue_key = ?1 AND status = 'ready' AND hold = 0
          ORDER BY priority DESC, ready_order LIMIT ?2",
     )?;
-    let mut rows = statement.query(params![queue, limit])?;
-    while let Some(row) = rows.next()? {
+    let mut rows = statement.query(params![queue, limit.saturating_add(PASSED_MAX)])?;
+    let enough = into.len() + limit as usize;
+    while into.len() < enough {
+        let Some(row) = rows.next()? else { break };
+        let run = RunKey(row.get(1)?);
+        if tx.run(run)?.is_stopping() {
+            continue;
+        }
         into.push(Candidate {
             execution: ExecutionId(row.get(0)?),
-            run: RunKey(row.get(1)?),
+            run,
             version: Version(row.get(2)?),
             attempt: row.get(3)?,
             priority: row.get(4)?,
@@ -139,27 +155,25 @@ pub(super) fn claimed(
     attempt: u32,
 ) -> Answer<Claimed> {
     let info = tx.run(run)?.info.clone();
-    let wants_outputs = uses_templates(&info.definition.dag.tasks[task.index()]);
+    let dag = &info.definition.dag;
+    let wants_outputs = uses_templates(dag, &dag.tasks[task.index()]);
     let upstream = if wants_outputs { tasks::upstream_outputs(tx, run, task)? } else { Default::default() };
     Ok(Claimed { execution, fence, attempt, task, run: info, upstream })
 }
 
-fn uses_templates(task: &Task) -> bool {
+fn uses_templates(dag: &Dag, task: &Task) -> bool {
     let in_input = match &task.kind {
         Kind::Skill(call) => is_template(&call.input.to_string()),
         Kind::Shell { .. } => false,
     };
-    in_input || task.more().env.values().any(|text| is_template(text))
+    in_input || dag.env.values().chain(task.more().env.values()).any(|text| is_template(text))
 }
 
-/// The next fence of a coordinator's life. Refused if a later life has begun: its claims would be stale.
+/// The next fence of a coordinator's life.
 fn next_fence(tx: &mut Tx<'_>, epoch: Epoch) -> Answer<Fence> {
-    let (current, used) = tx.memory.fences;
-    if current != epoch {
-        let why = format!("coordinator epoch {epoch} is over, {current} has begun");
-        return Err(Refusal::new(ErrorCode::LeaseExpired, why).into());
-    }
+    check_epoch(tx, epoch)?;
+    let used = tx.memory.fences.map_or(0, |(_, used)| used);
     let next = used.checked_add(1).ok_or_else(|| Refusal::new(ErrorCode::Unavailable, "out of fences: restart"))?;
-    tx.memory.fences = (epoch, next);
+    tx.memory.fences = Some((epoch, next));
     Ok(Fence::new(epoch, next))
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use cis_core::dag::{Dag, stored};
 use cis_core::event::{Change, Event};
 use cis_core::id::{DagId, ExecutionId, Position, Revision, RunId, RunKey, Scope, TaskIx, Version};
+use cis_core::readiness::{self, Dependencies, Verdict};
 use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use cis_core::task::{TaskMove, TaskStatus};
@@ -115,8 +116,14 @@ impl RunLine {
             Fate::Carry => TaskStatus::Completed,
             Fate::Leave => TaskStatus::Skipped,
             Fate::Run if task.more().when.is_some() => TaskStatus::Pending,
-            Fate::Run if task.depends_on.iter().all(|before| self.fate(*before) != Fate::Run) => TaskStatus::Ready,
-            Fate::Run => TaskStatus::Pending,
+            Fate::Run => {
+                let left = task.depends_on.iter().filter(|before| self.fate(**before) == Fate::Run).count();
+                let deps = Dependencies { left: u32::try_from(left).unwrap_or(u32::MAX), ..Dependencies::default() };
+                match readiness::verdict(task.run_if, deps) {
+                    Verdict::Go => TaskStatus::Ready,
+                    Verdict::Wait | Verdict::Skip(_) => TaskStatus::Pending,
+                }
+            }
         }
     }
 }

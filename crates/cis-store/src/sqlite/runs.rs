@@ -21,7 +21,7 @@ pub(super) fn open_epoch(tx: &mut Tx<'_>) -> Answer<Opening> {
         .conn
         .prepare_cached("UPDATE counters SET value = value + 1 WHERE name = 'coordinator_epoch' RETURNING value")?
         .query_row([], |row| row.get(0))?;
-    tx.memory.fences = (Epoch(epoch), 0);
+    tx.memory.fences = Some((Epoch(epoch), 0));
     let keys: Vec<RunKey> = tx
         .conn
         .prepare_cached("SELECT run_key FROM dag_runs INDEXED BY runs_unfinished WHERE completed_at IS NULL")?
@@ -65,6 +65,7 @@ pub(super) fn start(tx: &mut Tx<'_>, request: &StartRun) -> Answer<RunRef> {
     }
     let definition = tx.definition(request.definition)?;
     let dag_key = confirmed_dag(tx, request.definition)?;
+    check_fit(tx, request, &definition)?;
     let key = insert(tx, request, &definition, dag_key)?;
     if request.by_confirmation {
         tx.conn
@@ -117,6 +118,31 @@ fn confirmed_dag(tx: &Tx<'_>, definition: i64) -> Answer<i64> {
     }
 }
 
+/// Can this definition be run as the request says?
+fn check_fit(tx: &Tx<'_>, request: &StartRun, definition: &Definition) -> Answer<()> {
+    let refuse = |why: String| Err(Refusal::new(ErrorCode::ValidationFailed, why).into());
+    if request.max_parallel == Some(0) {
+        return refuse("`max_parallel` must be at least 1".to_owned());
+    }
+    let Some(fates) = &request.fates else { return Ok(()) };
+    let tasks = definition.dag.tasks.len();
+    if fates.len() != tasks {
+        return refuse(format!("{} fates for {tasks} tasks", fates.len()));
+    }
+    if !fates.contains(&Fate::Carry) {
+        return Ok(());
+    }
+    let resumed: Option<i64> = tx
+        .conn
+        .prepare_cached("SELECT definition_key FROM dag_runs WHERE run_key = ?1")?
+        .query_row([request.resumed_from.map(|run| run.0)], |row| row.get(0))
+        .optional()?;
+    if resumed != Some(definition.key) {
+        return refuse("tasks can be carried over only from a run of the same revision".to_owned());
+    }
+    Ok(())
+}
+
 fn insert(tx: &mut Tx<'_>, request: &StartRun, definition: &Definition, dag_key: i64) -> Answer<RunKey> {
     let total = definition.dag.tasks.len();
     let first: i64 = tx
@@ -132,7 +158,7 @@ fn insert(tx: &mut Tx<'_>, request: &StartRun, definition: &Definition, dag_key:
     if let Some(at) = deadline {
         tx.due(at);
     }
-    let position = tx.ready_order()? + 1;
+    let position = tx.next_position()?;
     tx.conn
         .prepare_cached(
             "INSERT INTO dag_runs (run_id, dag_key, definition_key, number, status, params_json, priority,
@@ -231,9 +257,10 @@ pub(super) fn stop(tx: &mut Tx<'_>, run: RunKey, reason: StopReason) -> Answer<R
 /// Ends a run none of whose tasks is left.
 pub(super) fn end_if_over(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     let row = tx.run(run)?;
-    if row.tasks_left > 0 || row.status.is_terminal() {
+    if row.tasks_left > 0 || row.status.is_terminal() || steps::creating(tx, run)? {
         return Ok(());
     }
+    let row = tx.run(run)?;
     let tally = Tally {
         failed: row.failed,
         debts: row.debts,

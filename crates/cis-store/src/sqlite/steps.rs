@@ -3,7 +3,7 @@
 //! between loses nothing.
 
 use cis_core::id::{ExecutionId, Fence, RunKey, TaskIx, Version};
-use cis_core::readiness::Impact;
+use cis_core::readiness::{self, Dependencies, Impact, Verdict};
 use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{OptionalExtension, params};
 use serde_json::json;
@@ -13,7 +13,8 @@ use super::tx::{Tx, parsed};
 use super::runs;
 use crate::port::{Answer, Fate, Worked};
 
-/// Rows touched per chunk: a few milliseconds.
+/// Rows touched per chunk: a few milliseconds. Small steps share one, so that thousands of them do not cost
+/// thousands of commits.
 const CHUNK: usize = 1_000;
 
 struct Step {
@@ -27,8 +28,11 @@ struct Step {
 
 /// See [`crate::Store::work`].
 pub(super) fn work(tx: &mut Tx<'_>) -> Answer<Worked> {
-    if let Some(step) = next(tx, None)? {
-        chunk(tx, &step)?;
+    let mut budget = CHUNK;
+    while budget > 0 {
+        let Some(step) = next(tx, None)? else { break };
+        // A step that finds nothing to do has cost something too.
+        budget = chunk(tx, &step, budget)?.min(budget - 1);
     }
     let more = under_way(tx)?;
     Ok(Worked {
@@ -42,9 +46,17 @@ pub(super) fn work(tx: &mut Tx<'_>) -> Answer<Worked> {
 /// One chunk of `run`'s own steps, for an operation that has just added one.
 pub(super) fn work_on_run(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     match next(tx, Some(run))? {
-        Some(step) => chunk(tx, &step),
+        Some(step) => chunk(tx, &step, CHUNK).map(drop),
         None => Ok(()),
     }
+}
+
+/// Are tasks of `run` still to be created?
+pub(super) fn creating(tx: &Tx<'_>, run: RunKey) -> Answer<bool> {
+    Ok(tx
+        .conn
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM steps WHERE run_key = ?1 AND kind = 'create')")?
+        .query_row([run.0], |row| row.get(0))?)
 }
 
 /// Are there steps left?
@@ -101,17 +113,19 @@ fn next(tx: &Tx<'_>, run: Option<RunKey>) -> Answer<Option<Step>> {
         .optional()?)
 }
 
-fn chunk(tx: &mut Tx<'_>, step: &Step) -> Answer<()> {
-    match (step.kind.as_str(), step.task, step.impact) {
-        ("create", ..) => create(tx, step)?,
+/// Works on `step` while there is `budget`; answers what is left of it.
+fn chunk(tx: &mut Tx<'_>, step: &Step, budget: usize) -> Answer<usize> {
+    let left = match (step.kind.as_str(), step.task, step.impact) {
+        ("create", ..) => create(tx, step, budget)?,
         ("spread", Some(task), Some(impact)) => {
             // What is left after this chunk becomes a step of its own.
             done(tx, step)?;
-            tasks::spread(tx, step.run, task, impact, step.cursor)?;
+            tasks::spread(tx, step.run, task, impact, step.cursor, budget)?
         }
-        _ => stop(tx, step)?,
-    }
-    runs::end_if_over(tx, step.run)
+        _ => stop(tx, step, budget)?,
+    };
+    runs::end_if_over(tx, step.run)?;
+    Ok(left)
 }
 
 fn done(tx: &Tx<'_>, step: &Step) -> Answer<()> {
@@ -126,21 +140,24 @@ fn advance_to(tx: &Tx<'_>, step: &Step, cursor: usize) -> Answer<()> {
     Ok(())
 }
 
-/// Creates task rows in two passes over the definition: first those that wait for others, then those that wait
-/// for nothing. So whatever can start finds all that depends on it already there.
-fn create(tx: &mut Tx<'_>, step: &Step) -> Answer<()> {
+/// Creates task rows in two passes over the definition: first those that wait for others or will not run, then
+/// those that wait for nothing. So whatever can start finds all that depends on it, and all that was carried over
+/// to it, already there.
+fn create(tx: &mut Tx<'_>, step: &Step, mut budget: usize) -> Answer<usize> {
     let plan_len = tx.run(step.run)?.definition().plan.len();
-    let (mut cursor, mut created) = (step.cursor, 0);
-    while cursor < 2 * plan_len && created < CHUNK {
+    let mut cursor = step.cursor;
+    while cursor < 2 * plan_len && budget > 0 {
         let ix = TaskIx(u32::try_from(cursor % plan_len).unwrap_or(u32::MAX));
         let waits = waits_for(tx, step.run, ix)?;
-        if (waits > 0) == (cursor < plan_len) {
+        let can_start = waits == 0 && tx.run(step.run)?.fate(ix) == Fate::Run;
+        if can_start == (cursor >= plan_len) {
             create_task(tx, step.run, ix, waits)?;
-            created += 1;
+            budget -= 1;
         }
         cursor += 1;
     }
-    if cursor < 2 * plan_len { advance_to(tx, step, cursor) } else { done(tx, step) }
+    if cursor < 2 * plan_len { advance_to(tx, step, cursor)? } else { done(tx, step)? }
+    Ok(budget)
 }
 
 /// How many dependencies of a task this run itself will run.
@@ -163,7 +180,10 @@ fn create_task(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, waits: u32) -> Answer<(
     let (fate, run_priority, stopping) = (row.fate(ix), row.priority, row.is_stopping());
     let (resumed_from, task) = (row.resumed_from, &definition.dag.tasks[ix.index()]);
     let queue = tx.queue(task.kind.word(), scope.as_str())?;
-    let ready = fate == Fate::Run && waits == 0 && task.more().when.is_none() && !stopping;
+    // With nothing to wait for, its rule may still say no: one that asks for a failure finds none.
+    let verdict = readiness::verdict(task.run_if, Dependencies { left: waits, ..Dependencies::default() });
+    let can_start = fate == Fate::Run && waits == 0 && !stopping;
+    let ready = can_start && verdict == Verdict::Go && task.more().when.is_none();
     let (status, cause) = match fate {
         Fate::Carry => (TaskStatus::Completed, Some("carried over")),
         Fate::Leave => (TaskStatus::Skipped, Some("not selected")),
@@ -171,8 +191,8 @@ fn create_task(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, waits: u32) -> Answer<(
         Fate::Run => (TaskStatus::Pending, None),
     };
     let hold = if ready { tasks::enter_window(tx, run)? } else { 0 };
-    let order = if ready { tx.ready_order()? } else { 0 };
-    let deadline = if ready { tasks::queue_deadline(tx, run, ix)? } else { None };
+    let order = if ready { tx.last_position()? } else { 0 };
+    let deadline = if ready { tasks::queue_deadline(tx, run, ix, tx.now)? } else { None };
     let completed_at = status.is_terminal().then_some(tx.now.0);
     tx.conn
         .prepare_cached(
@@ -197,10 +217,14 @@ fn create_task(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, waits: u32) -> Answer<(
     if fate == Fate::Carry {
         carry_outputs(tx, execution, resumed_from, ix)?;
     }
-    if fate == Fate::Run && waits == 0 && !ready && !stopping {
+    if can_start && !ready {
         let row = TaskRow { execution, run, ix, status, version: Version(1) };
-        if let Some(impact) = tasks::release(tx, row)? {
-            tasks::spread(tx, run, ix, impact, 0)?;
+        let impact = match verdict {
+            Verdict::Skip(why) => Some(tasks::skip(tx, row, why, &tasks::skip_cause(why, task.id.as_str()))?),
+            _ => tasks::release(tx, row)?,
+        };
+        if let Some(impact) = impact {
+            tasks::spread(tx, run, ix, impact, 0, tasks::SPREAD_INLINE)?;
         }
     }
     Ok(())
@@ -219,7 +243,7 @@ fn carry_outputs(tx: &Tx<'_>, execution: ExecutionId, from: Option<RunKey>, ix: 
 }
 
 /// Cancels what has not started and asks what has to stop.
-fn stop(tx: &mut Tx<'_>, step: &Step) -> Answer<()> {
+fn stop(tx: &mut Tx<'_>, step: &Step, budget: usize) -> Answer<usize> {
     let row = tx.run(step.run)?;
     let (first, last) = (row.first.0, row.first.0 + i64::try_from(row.definition().plan.len()).unwrap_or(0) - 1);
     let from = first + i64::try_from(step.cursor).unwrap_or(0);
@@ -230,7 +254,7 @@ fn stop(tx: &mut Tx<'_>, step: &Step) -> Answer<()> {
              WHERE execution_id BETWEEN ?1 AND ?2 AND status IN ('pending', 'waiting', 'ready', 'running')
              ORDER BY execution_id LIMIT ?3",
         )?
-        .query_map(params![from, last, CHUNK], |row| {
+        .query_map(params![from, last, budget], |row| {
             let execution = ExecutionId(row.get(0)?);
             let ix = TaskIx(u32::try_from(execution.0 - first).unwrap_or(u32::MAX));
             let status = parsed(row, 1, TaskStatus::from_word)?;
@@ -253,7 +277,8 @@ fn stop(tx: &mut Tx<'_>, step: &Step) -> Answer<()> {
         }
     }
     match tasks.last() {
-        Some((last, _)) if tasks.len() == CHUNK => advance_to(tx, step, last.ix.index() + 1),
-        _ => done(tx, step),
+        Some((last, _)) if tasks.len() == budget => advance_to(tx, step, last.ix.index() + 1)?,
+        _ => done(tx, step)?,
     }
+    Ok(budget - tasks.len())
 }

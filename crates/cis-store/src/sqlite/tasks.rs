@@ -80,8 +80,8 @@ pub(super) fn release(tx: &mut Tx<'_>, task: TaskRow) -> Answer<Option<Impact>> 
 fn make_ready(tx: &mut Tx<'_>, task: TaskRow) -> Answer<()> {
     let to = task.status.after(TaskMove::DependenciesMet).map_err(Refusal::from)?;
     let hold = enter_window(tx, task.run)?;
-    let order = tx.ready_order()?;
-    let deadline = queue_deadline(tx, task.run, task.ix)?;
+    let order = tx.next_position()?;
+    let deadline = queue_deadline(tx, task.run, task.ix, tx.now)?;
     let changed = tx
         .conn
         .prepare_cached(
@@ -96,11 +96,10 @@ fn make_ready(tx: &mut Tx<'_>, task: TaskRow) -> Answer<()> {
     Ok(())
 }
 
-/// When a task that becomes ready now gives up waiting for a claim.
-pub(super) fn queue_deadline(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx) -> Answer<Option<Timestamp>> {
-    let now = tx.now;
+/// When a task that may be claimed from `from` on gives up waiting for it.
+pub(super) fn queue_deadline(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, from: Timestamp) -> Answer<Option<Timestamp>> {
     let limit = tx.run(run)?.definition().dag.tasks[ix.index()].more().queue_timeout;
-    let deadline = limit.map(|limit| now.after(limit));
+    let deadline = limit.map(|limit| from.after(limit));
     if let Some(at) = deadline {
         tx.due(at);
     }
@@ -174,20 +173,27 @@ pub(super) fn ended(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, status: TaskStatus
             runs::stop(tx, run, StopReason::FirstSuccess)?;
         }
     }
-    spread(tx, run, ix, readiness::impact(status, None), 0)?;
+    spread(tx, run, ix, readiness::impact(status, None), 0, SPREAD_INLINE)?;
     runs::end_if_over(tx, run)
 }
 
-/// Tells the dependents of `ix`, from the `from`th on, how it ended; and theirs, where that ends them too.
-pub(super) fn spread(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, impact: Impact, from: usize) -> Answer<()> {
+/// Tells the dependents of `ix`, from the `from`th on, how it ended; and theirs, where that ends them too. Once
+/// `budget` of them have been told, the rest is left to steps. Answers what is left of the budget.
+pub(super) fn spread(
+    tx: &mut Tx<'_>,
+    run: RunKey,
+    ix: TaskIx,
+    impact: Impact,
+    from: usize,
+    mut budget: usize,
+) -> Answer<usize> {
     let row = tx.run(run)?;
     let (definition, first) = (row.definition().clone(), row.first.0);
-    let mut budget = SPREAD_INLINE;
     let mut queue = VecDeque::from([(ix, impact, from)]);
     while let Some((ix, impact, from)) = queue.pop_front() {
         // A run that is stopping cancels whatever waits; nobody needs to be told.
         if tx.run(run)?.is_stopping() {
-            return Ok(());
+            return Ok(budget);
         }
         let children = &definition.plan.dependents(ix)[from..];
         let now = &children[..children.len().min(budget)];
@@ -210,10 +216,11 @@ pub(super) fn spread(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, impact: Impact, f
             steps::add_spread(tx, run, ix, impact, from + now.len())?;
         }
     }
-    Ok(())
+    Ok(budget)
 }
 
-fn skip_cause(why: Skip, before: &str) -> String {
+/// What a task that is skipped for `why` is told, where `before` was the last to end before it.
+pub(super) fn skip_cause(why: Skip, before: &str) -> String {
     match why {
         Skip::ByFailure => format!("`{before}` did not complete"),
         Skip::ByChoice => "its `run_if` asks for a failure, and there was none".to_owned(),

@@ -25,14 +25,14 @@ pub(super) struct Memory {
     definitions: HashMap<i64, Arc<Definition>>,
     runs: HashMap<RunKey, Arc<RunInfo>>,
     queues: BTreeMap<(String, String), i64>,
-    /// The present coordinator's life and how many fences it has granted. A fence of a claim that was rolled
-    /// back is not used again either.
-    pub(super) fences: (Epoch, u32),
+    /// The present coordinator's life, once it has begun, and how many fences it has granted. A fence of a claim
+    /// that was rolled back is not used again either.
+    pub(super) fences: Option<(Epoch, u32)>,
 }
 
 impl Memory {
     pub(super) fn new() -> Self {
-        Self { definitions: HashMap::new(), runs: HashMap::new(), queues: BTreeMap::new(), fences: (Epoch(0), 0) }
+        Self { definitions: HashMap::new(), runs: HashMap::new(), queues: BTreeMap::new(), fences: None }
     }
 
     /// After a rollback: what was remembered may never have happened.
@@ -172,8 +172,15 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// A number that grows with every event: what became ready later has a higher one.
-    pub(super) fn ready_order(&mut self) -> Answer<i64> {
+    /// The position the next event will have. A task that becomes ready by that event takes it for its place in
+    /// the ready order: behind everything that was ready before.
+    pub(super) fn next_position(&mut self) -> Answer<i64> {
+        Ok(self.last_position()? + 1)
+    }
+
+    /// The position of the last event: the place in the ready order of tasks that are created ready, without an
+    /// event of their own.
+    pub(super) fn last_position(&mut self) -> Answer<i64> {
         if self.last_position == 0 {
             self.last_position =
                 self.conn.prepare_cached("SELECT coalesce(max(position), 0) FROM events")?.query_row([], |r| r.get(0))?;
@@ -251,7 +258,7 @@ impl<'a> Tx<'a> {
     fn load_run(&mut self, key: RunKey) -> Answer<RunRow> {
         let conn = self.conn;
         let info = self.run_info(key)?;
-        conn.prepare_cached(
+        let row = conn.prepare_cached(
             "SELECT d.scope, r.status, r.version, r.stop_reason, r.priority, r.max_parallel, r.fates,
                     r.first_execution, r.resumed_from, r.started_at, r.completed_at, r.deadline, r.tasks_left,
                     r.completed, r.failed, r.debts, r.cancelled, r.skipped, r.sinks_completed, r.window
@@ -284,7 +291,12 @@ impl<'a> Tx<'a> {
             })
         })
         .optional()?
-        .ok_or_else(|| no_run(key))
+        .ok_or_else(|| no_run(key))?;
+        if row.status.is_terminal() {
+            // Asked about once more, not to be remembered for good.
+            self.memory.runs.remove(&key);
+        }
+        Ok(row)
     }
 
     fn run_info(&mut self, key: RunKey) -> Answer<Arc<RunInfo>> {

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::fixture::{Home, World, code, name, names};
 use crate::support::{dag, failed, handing_on, report, task, with};
 
-pub fn priority_first_then_ready_order<H: Home>(w: &mut World<H>) {
+pub(crate) fn priority_first_then_ready_order<H: Home>(w: &mut World<H>) {
     let mut tasks = vec![task("a", &[]), task("b", &[]), task("c", &[]), task("d", &[])];
     tasks[2].priority = 5;
     tasks[3].priority = -1;
@@ -25,7 +25,7 @@ pub fn priority_first_then_ready_order<H: Home>(w: &mut World<H>) {
     assert_eq!(names(&w.take(10)), ["a", "b", "d"]);
 }
 
-pub fn the_lowest_priority_is_last<H: Home>(w: &mut World<H>) {
+pub(crate) fn the_lowest_priority_is_last<H: Home>(w: &mut World<H>) {
     let mut tasks = vec![task("last", &[]), task("middle", &[]), task("first", &[])];
     (tasks[0].priority, tasks[2].priority) = (i32::MIN, i32::MAX);
     w.go(&dag("d", tasks));
@@ -33,7 +33,7 @@ pub fn the_lowest_priority_is_last<H: Home>(w: &mut World<H>) {
 }
 
 /// A task that goes back to ready stands behind what was ready before.
-pub fn what_is_ready_later_comes_later<H: Home>(w: &mut World<H>) {
+pub(crate) fn what_is_ready_later_comes_later<H: Home>(w: &mut World<H>) {
     let mut tasks = vec![task("early", &[])];
     tasks[0].idempotent = true;
     w.go(&dag("one", tasks));
@@ -43,7 +43,7 @@ pub fn what_is_ready_later_comes_later<H: Home>(w: &mut World<H>) {
     assert_eq!(names(&w.take(10)), ["x", "y", "early"]);
 }
 
-pub fn kinds_and_scopes_are_filters<H: Home>(w: &mut World<H>) {
+pub(crate) fn kinds_and_scopes_are_filters<H: Home>(w: &mut World<H>) {
     let mut tasks = vec![task("shell", &[]), task("skill", &[])];
     tasks[1].kind = Kind::Skill(Box::new(SkillCall { skill: "echo".into(), input: json!({}) }));
     w.go(&dag("ours", tasks.clone()));
@@ -64,7 +64,7 @@ pub fn kinds_and_scopes_are_filters<H: Home>(w: &mut World<H>) {
     assert_eq!(taken(w.claim(9)), ["ours/shell"]);
 }
 
-pub fn a_window_never_holds_more_than_it_may<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_window_never_holds_more_than_it_may<H: Home>(w: &mut World<H>) {
     let mut dag = dag("d", (0..7).map(|n| task(&format!("t{n}"), &[])).collect());
     dag.max_parallel = Some(2);
     let run = w.go(&dag);
@@ -83,7 +83,7 @@ pub fn a_window_never_holds_more_than_it_may<H: Home>(w: &mut World<H>) {
     assert!(w.story(run).starts_with("failed"));
 }
 
-pub fn a_window_lets_in_the_most_urgent<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_window_lets_in_the_most_urgent<H: Home>(w: &mut World<H>) {
     let mut tasks: Vec<_> = ["a", "b", "c", "d"].map(|id| task(id, &[])).to_vec();
     (tasks[2].priority, tasks[3].priority) = (1, 9);
     let mut dag = dag("d", tasks);
@@ -98,7 +98,7 @@ pub fn a_window_lets_in_the_most_urgent<H: Home>(w: &mut World<H>) {
 }
 
 /// Two tasks of a window of one give up waiting in the same sweep; the third must still get its place.
-pub fn a_place_given_up_in_a_sweep_is_free_again<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_place_given_up_in_a_sweep_is_free_again<H: Home>(w: &mut World<H>) {
     let impatient = |id: &str| with(task(id, &[]), |more| more.queue_timeout = Some(Millis(10)));
     let mut dag = dag("d", vec![impatient("a"), impatient("b"), task("c", &[]), task("e", &[])]);
     dag.max_parallel = Some(1);
@@ -111,7 +111,7 @@ pub fn a_place_given_up_in_a_sweep_is_free_again<H: Home>(w: &mut World<H>) {
     assert_eq!((name(&c), name(&e)), ("c", "e"));
 }
 
-pub fn stopping_runs_keep_nobody_from_work<H: Home>(w: &mut World<H>) {
+pub(crate) fn stopping_runs_keep_nobody_from_work<H: Home>(w: &mut World<H>) {
     let mut doomed = dag("doomed", (0..20).map(|n| task(&format!("t{n}"), &[])).collect());
     doomed.priority = 9;
     let doomed = w.go(&doomed);
@@ -122,7 +122,7 @@ pub fn stopping_runs_keep_nobody_from_work<H: Home>(w: &mut World<H>) {
     assert_eq!(names(&w.take(1)), ["b"]);
 }
 
-pub fn a_stale_fence_changes_nothing<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_stale_fence_changes_nothing<H: Home>(w: &mut World<H>) {
     let mut tasks = vec![task("a", &[])];
     tasks[0].idempotent = true;
     let run = w.go(&dag("d", tasks));
@@ -142,7 +142,7 @@ pub fn a_stale_fence_changes_nothing<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "completed: completed");
 }
 
-pub fn a_refused_claim_is_told_whatever_is_ready<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_refused_claim_is_told_whatever_is_ready<H: Home>(w: &mut World<H>) {
     let run = w.go(&dag("d", vec![task("a", &[])]));
     let claim = w.take_one();
     let strange = Claim { epoch: Epoch(w.epoch.0 + 1), ..w.claim(1) };
@@ -153,10 +153,9 @@ pub fn a_refused_claim_is_told_whatever_is_ready<H: Home>(w: &mut World<H>) {
     w.end(&claim, Ending::Succeeded);
 }
 
-pub fn outputs_reach_those_who_ask<H: Home>(w: &mut World<H>) {
-    let asks = |id: &str, text: &str| {
-        with(task(id, &[0]), |more| drop(more.env.insert("X".into(), text.into())))
-    };
+pub(crate) fn outputs_reach_those_who_ask<H: Home>(w: &mut World<H>) {
+    let asks =
+        |id: &str, text: &str| with(task(id, &[0]), |more| drop(more.env.insert("X".into(), text.into())));
     w.go(&dag("d", vec![task("a", &[]), asks("b", "{{ tasks.a.outputs.rows }}"), asks("c", "plain")]));
     let a = w.take_one();
     let outcome = handing_on(report(&a, Ending::Succeeded, w.now), json!({"rows": 3}));
@@ -166,7 +165,7 @@ pub fn outputs_reach_those_who_ask<H: Home>(w: &mut World<H>) {
     assert!(claimed[1].upstream.is_empty());
 }
 
-pub fn the_environment_of_a_dag_may_ask_too<H: Home>(w: &mut World<H>) {
+pub(crate) fn the_environment_of_a_dag_may_ask_too<H: Home>(w: &mut World<H>) {
     let mut dag = dag("d", vec![task("a", &[]), task("b", &[0])]);
     dag.env.insert("X".into(), "{{ tasks.a.outputs.rows if tasks.a else 0 }}".into());
     w.go(&dag);

@@ -10,8 +10,9 @@ use serde_json::json;
 use crate::fixture::{Home, World, code, name, names};
 use crate::support::{dag, handing_on, report, task, with};
 
-pub fn a_new_life_finds_what_is_live<H: Home>(w: &mut World<H>) {
-    let asks = with(task("b", &[0]), |more| drop(more.env.insert("X".into(), "{{ tasks.a.outputs.n }}".into())));
+pub(crate) fn a_new_life_finds_what_is_live<H: Home>(w: &mut World<H>) {
+    let asks =
+        with(task("b", &[0]), |more| drop(more.env.insert("X".into(), "{{ tasks.a.outputs.n }}".into())));
     let run = w.go(&dag("d", vec![task("a", &[]), asks]));
     let other = w.go(&dag("other", vec![task("c", &[])]));
     let claimed = w.take(9);
@@ -24,10 +25,7 @@ pub fn a_new_life_finds_what_is_live<H: Home>(w: &mut World<H>) {
     assert!(opening.epoch > b.fence.epoch());
     assert_eq!(opening.unfinished.iter().map(|run| run.run.key).collect::<Vec<_>>(), [run, other]);
     let live: Vec<_> = opening.live.iter().map(|live| (name(&live.claim), live.fence, live.status)).collect();
-    assert_eq!(live, [
-        ("c", claimed[1].fence, TaskStatus::Cancelling),
-        ("b", b.fence, TaskStatus::Running)
-    ]);
+    assert_eq!(live, [("c", claimed[1].fence, TaskStatus::Cancelling), ("b", b.fence, TaskStatus::Running)]);
     // Everything it needs to start it, should nobody have.
     assert_eq!(opening.live[1].claim.upstream.get("a"), Some(&json!({"n": 1})));
     assert_eq!(opening.live[1].claim.attempt, 1);
@@ -37,7 +35,7 @@ pub fn a_new_life_finds_what_is_live<H: Home>(w: &mut World<H>) {
     assert!(w.reopen().unfinished.is_empty());
 }
 
-pub fn an_old_life_may_claim_no_more<H: Home>(w: &mut World<H>) {
+pub(crate) fn an_old_life_may_claim_no_more<H: Home>(w: &mut World<H>) {
     let old = w.claim(1);
     w.opening();
     assert_eq!(code(w.advance(Vec::new(), Some(old.clone()))), ErrorCode::LeaseExpired);
@@ -46,7 +44,7 @@ pub fn an_old_life_may_claim_no_more<H: Home>(w: &mut World<H>) {
     assert_eq!(names(&w.take(9)), ["a"]);
 }
 
-pub fn nobody_claims_before_a_life_begins<H: Home>(w: &mut World<H>) {
+pub(crate) fn nobody_claims_before_a_life_begins<H: Home>(w: &mut World<H>) {
     w.go(&dag("d", vec![task("a", &[])]));
     let current = w.epoch;
     w.reopen_quietly();
@@ -58,7 +56,7 @@ pub fn nobody_claims_before_a_life_begins<H: Home>(w: &mut World<H>) {
     assert_eq!(names(&w.take(9)), ["a"]);
 }
 
-pub fn fences_grow_across_lives<H: Home>(w: &mut World<H>) {
+pub(crate) fn fences_grow_across_lives<H: Home>(w: &mut World<H>) {
     w.go(&dag("d", (0..6).map(|n| task(&format!("t{n}"), &[])).collect()));
     let mut last = None;
     for _ in 0..3 {

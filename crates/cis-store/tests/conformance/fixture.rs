@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use crate::support;
 
 /// Where the stores under test live, and how to look into them from outside.
-pub trait Home: Sized {
+pub(crate) trait Home: Sized {
     type Store: Store;
 
     /// A new, empty place.
@@ -36,41 +36,35 @@ pub trait Home: Sized {
 
 /// A run as readers see it.
 #[derive(Debug)]
-pub struct Sight {
-    pub status: RunStatus,
-    pub tasks: Vec<TaskSight>,
+pub(crate) struct Sight {
+    pub(crate) status: RunStatus,
+    pub(crate) tasks: Vec<TaskSight>,
 }
 
 /// A task as readers see it.
 #[derive(Debug)]
-pub struct TaskSight {
-    pub status: TaskStatus,
-    pub attempt: u32,
-    pub cause: Option<String>,
+pub(crate) struct TaskSight {
+    pub(crate) status: TaskStatus,
+    pub(crate) attempt: u32,
+    pub(crate) cause: Option<String>,
 }
 
 /// One store with one coordinator.
-pub struct World<H: Home> {
-    pub home: H,
+pub(crate) struct World<H: Home> {
+    pub(crate) home: H,
     store: Option<H::Store>,
     runtime: Runtime,
-    pub epoch: Epoch,
-    pub now: Timestamp,
+    pub(crate) epoch: Epoch,
+    pub(crate) now: Timestamp,
     runs: u64,
 }
 
 /// Runs one case on a new store, and holds what it leaves to every invariant.
-pub fn check<H: Home>(case: impl FnOnce(&mut World<H>)) {
+pub(crate) fn check<H: Home>(case: impl FnOnce(&mut World<H>)) {
     let home = H::new();
     let (store, runtime) = (home.open(), support::runtime());
-    let mut world = World {
-        home,
-        store: Some(store),
-        runtime,
-        epoch: Epoch(0),
-        now: Timestamp(1_000_000),
-        runs: 0,
-    };
+    let mut world =
+        World { home, store: Some(store), runtime, epoch: Epoch(0), now: Timestamp(1_000_000), runs: 0 };
     world.epoch = world.opening().epoch;
     case(&mut world);
     assert_eq!(world.home.violations(), [""; 0]);
@@ -78,7 +72,7 @@ pub fn check<H: Home>(case: impl FnOnce(&mut World<H>)) {
 
 impl<H: Home> World<H> {
     /// The store itself, for what has no short word here.
-    pub fn ask<'w, T, F>(&'w self, call: impl FnOnce(&'w H::Store) -> F) -> Answer<T>
+    pub(crate) fn ask<'w, T, F>(&'w self, call: impl FnOnce(&'w H::Store) -> F) -> Answer<T>
     where
         F: Future<Output = Answer<T>>,
     {
@@ -86,85 +80,91 @@ impl<H: Home> World<H> {
     }
 
     /// Begins the next coordinator's life.
-    pub fn opening(&mut self) -> Opening {
+    pub(crate) fn opening(&mut self) -> Opening {
         let opening = self.ask(|store| store.open_epoch(self.now)).expect("an epoch");
         self.epoch = opening.epoch;
         opening
     }
 
     /// The store goes away and comes back, with a new coordinator.
-    pub fn reopen(&mut self) -> Opening {
+    pub(crate) fn reopen(&mut self) -> Opening {
         self.reopen_quietly();
         self.opening()
     }
 
     /// The store goes away and comes back; no coordinator has begun yet.
-    pub fn reopen_quietly(&mut self) {
+    pub(crate) fn reopen_quietly(&mut self) {
         self.home.close(self.store.take().expect("an open store"));
         self.store = Some(self.home.open());
     }
 
-    pub fn publish(&self, dag: &Dag) -> Answer<Published> {
+    pub(crate) fn publish(&self, dag: &Dag) -> Answer<Published> {
         self.ask(|store| store.publish(support::publish(dag, self.now)))
     }
 
-    pub fn settle(&self, published: &Published, confirm: bool) -> Answer<Settled> {
+    pub(crate) fn settle(&self, published: &Published, confirm: bool) -> Answer<Settled> {
         let (definition, content_hash) = (published.definition, published.content_hash.clone());
         let request = Settle { definition, content_hash, confirm, by: "bea".into(), now: self.now };
         self.ask(|store| store.settle(request))
     }
 
     /// Publishes and confirms; answers the definition.
-    pub fn confirmed(&self, dag: &Dag) -> i64 {
+    pub(crate) fn confirmed(&self, dag: &Dag) -> i64 {
         let published = self.publish(dag).expect("published");
         self.settle(&published, true).expect("confirmed");
         published.definition
     }
 
     /// A request for a run with an id of its own.
-    pub fn request(&mut self, definition: i64) -> StartRun {
+    pub(crate) fn request(&mut self, definition: i64) -> StartRun {
         self.runs += 1;
         support::start(definition, support::run_id(self.runs), self.now)
     }
 
-    pub fn start(&self, request: &StartRun) -> Answer<RunRef> {
+    pub(crate) fn start(&self, request: &StartRun) -> Answer<RunRef> {
         self.ask(|store| store.start_run(request.clone()))
     }
 
     /// Publishes, confirms and starts.
-    pub fn go(&mut self, dag: &Dag) -> RunKey {
+    pub(crate) fn go(&mut self, dag: &Dag) -> RunKey {
         let definition = self.confirmed(dag);
         let request = self.request(definition);
         self.start(&request).expect("a run").key
     }
 
-    pub fn claim(&self, limit: u32) -> Claim {
-        Claim { epoch: self.epoch, holder: "local".into(), limit, kinds: vec!["shell", "skill"], scopes: None }
+    pub(crate) fn claim(&self, limit: u32) -> Claim {
+        Claim {
+            epoch: self.epoch,
+            holder: "local".into(),
+            limit,
+            kinds: vec!["shell", "skill"],
+            scopes: None,
+        }
     }
 
-    pub fn advance(&self, reports: Vec<Report>, claim: Option<Claim>) -> Answer<Advanced> {
+    pub(crate) fn advance(&self, reports: Vec<Report>, claim: Option<Claim>) -> Answer<Advanced> {
         self.ask(|store| store.advance(Advance { reports, claim, now: self.now }))
     }
 
     /// Claims up to `limit` tasks of any kind and scope.
-    pub fn take(&self, limit: u32) -> Vec<Arc<Claimed>> {
+    pub(crate) fn take(&self, limit: u32) -> Vec<Arc<Claimed>> {
         self.advance(Vec::new(), Some(self.claim(limit))).expect("a claim").claimed
     }
 
     /// Claims the one task there must be.
-    pub fn take_one(&self) -> Arc<Claimed> {
+    pub(crate) fn take_one(&self) -> Arc<Claimed> {
         let mut claimed = self.take(100);
         assert_eq!(claimed.len(), 1, "{:?}", names(&claimed));
         claimed.remove(0)
     }
 
     /// Records how one attempt ended.
-    pub fn end(&self, claim: &Claimed, ending: Ending) -> Advanced {
+    pub(crate) fn end(&self, claim: &Claimed, ending: Ending) -> Advanced {
         self.advance(vec![support::report(claim, ending, self.now)], None).expect("recorded")
     }
 
     /// Claims everything and lets each attempt end as `ending` says by its task's name, until nothing is claimable.
-    pub fn play(&mut self, ending: impl Fn(&str) -> Ending) {
+    pub(crate) fn play(&mut self, ending: impl Fn(&str) -> Ending) {
         loop {
             self.work_off();
             let claimed = self.take(10_000);
@@ -176,16 +176,16 @@ impl<H: Home> World<H> {
         }
     }
 
-    pub fn stop(&self, run: RunKey, reason: StopReason) -> RunStatus {
+    pub(crate) fn stop(&self, run: RunKey, reason: StopReason) -> RunStatus {
         self.ask(|store| store.stop_run(run, reason, self.now)).expect("stopped")
     }
 
-    pub fn work(&self) -> Worked {
+    pub(crate) fn work(&self) -> Worked {
         self.ask(|store| store.work(self.now)).expect("worked")
     }
 
     /// Does large steps to their end; answers the attempts to stop.
-    pub fn work_off(&self) -> usize {
+    pub(crate) fn work_off(&self) -> usize {
         let mut stops = 0;
         loop {
             let worked = self.work();
@@ -197,40 +197,40 @@ impl<H: Home> World<H> {
     }
 
     /// Lets time pass, then does what is due.
-    pub fn sweep_after(&mut self, ms: i64) -> Swept {
+    pub(crate) fn sweep_after(&mut self, ms: i64) -> Swept {
         self.now = Timestamp(self.now.0 + ms);
         self.ask(|store| store.sweep(self.now)).expect("swept")
     }
 
-    pub fn look(&self, run: RunKey) -> Sight {
+    pub(crate) fn look(&self, run: RunKey) -> Sight {
         self.home.look(run)
     }
 
     /// `running: completed ready pending`: the run, then its tasks in file order.
-    pub fn story(&self, run: RunKey) -> String {
+    pub(crate) fn story(&self, run: RunKey) -> String {
         let sight = self.look(run);
         let tasks: Vec<&str> = sight.tasks.iter().map(|task| task.status.word()).collect();
         format!("{}: {}", sight.status, tasks.join(" "))
     }
 
     /// How many tasks of a run are in `status`.
-    pub fn count(&self, run: RunKey, status: TaskStatus) -> usize {
+    pub(crate) fn count(&self, run: RunKey, status: TaskStatus) -> usize {
         self.look(run).tasks.iter().filter(|task| task.status == status).count()
     }
 }
 
 /// The name of a claimed task.
-pub fn name(claim: &Claimed) -> &str {
+pub(crate) fn name(claim: &Claimed) -> &str {
     claim.task().id.as_str()
 }
 
 /// The names of claimed tasks, in the order they were handed out.
-pub fn names(claimed: &[Arc<Claimed>]) -> Vec<&str> {
+pub(crate) fn names(claimed: &[Arc<Claimed>]) -> Vec<&str> {
     claimed.iter().map(|claim| name(claim)).collect()
 }
 
 /// The code of a refusal.
-pub fn code<T: std::fmt::Debug>(answer: Answer<T>) -> ErrorCode {
+pub(crate) fn code<T: std::fmt::Debug>(answer: Answer<T>) -> ErrorCode {
     match answer {
         Err(StoreError::Refused(refusal)) => refusal.code,
         other => panic!("not a refusal: {other:?}"),

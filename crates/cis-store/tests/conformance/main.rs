@@ -84,7 +84,8 @@ impl Home for SqliteHome {
         let reader = self.reader();
         let line = reader.run(run).expect("a run line").expect("a run");
         let tasks = reader.tasks(&line, &[], u32::MAX).expect("its tasks").into_iter();
-        let tasks = tasks.map(|task| TaskSight { status: task.status, attempt: task.attempt, cause: task.cause });
+        let tasks =
+            tasks.map(|task| TaskSight { status: task.status, attempt: task.attempt, cause: task.cause });
         Sight { status: line.status, tasks: tasks.collect() }
     }
 

@@ -13,7 +13,7 @@ fn fails(bad: &'static str) -> impl Fn(&str) -> Ending {
     move |id| if id == bad { failed(Failure::Exit(1)) } else { Ending::Succeeded }
 }
 
-pub fn dependents_are_claimed_in_the_same_transaction<H: Home>(w: &mut World<H>) {
+pub(crate) fn dependents_are_claimed_in_the_same_transaction<H: Home>(w: &mut World<H>) {
     let run = w.go(&dag("d", vec![task("a", &[]), task("b", &[0]), task("c", &[0, 1])]));
     let a = w.take_one();
     let next = w.advance(vec![report(&a, Ending::Succeeded, w.now)], Some(w.claim(9))).unwrap();
@@ -26,7 +26,7 @@ pub fn dependents_are_claimed_in_the_same_transaction<H: Home>(w: &mut World<H>)
 }
 
 /// Four outcomes of `a`, and what each rule makes of them in `b`; `c` depends on `b` with the same rule.
-pub fn rules_over_every_outcome<H: Home>(w: &mut World<H>) {
+pub(crate) fn rules_over_every_outcome<H: Home>(w: &mut World<H>) {
     let outcomes = [
         ("completed", Ending::Succeeded, "true"),
         ("failed", failed(Failure::Exit(1)), "true"),
@@ -34,10 +34,16 @@ pub fn rules_over_every_outcome<H: Home>(w: &mut World<H>) {
         ("skipped", Ending::Succeeded, "false"),
     ];
     let rules = [
-        (RunIf::AllSuccess, ["completed completed", "skipped skipped", "skipped skipped", "completed completed"]),
+        (
+            RunIf::AllSuccess,
+            ["completed completed", "skipped skipped", "skipped skipped", "completed completed"],
+        ),
         (RunIf::AllDone, ["completed completed"; 4]),
         (RunIf::OneFailed, ["skipped skipped", "completed skipped", "completed skipped", "skipped skipped"]),
-        (RunIf::NoneFailed, ["completed completed", "skipped completed", "skipped completed", "completed completed"]),
+        (
+            RunIf::NoneFailed,
+            ["completed completed", "skipped completed", "skipped completed", "completed completed"],
+        ),
     ];
     for (rule, expected) in rules {
         for ((a, ending, when), expected) in outcomes.iter().zip(expected) {
@@ -52,10 +58,16 @@ pub fn rules_over_every_outcome<H: Home>(w: &mut World<H>) {
     }
 }
 
-pub fn skips_cascade<H: Home>(w: &mut World<H>) {
+pub(crate) fn skips_cascade<H: Home>(w: &mut World<H>) {
     //  a ─ b ─ c ─ d(all_done)      e ─ f
-    let mut tasks =
-        vec![task("a", &[]), task("b", &[0]), task("c", &[1]), task("d", &[2]), task("e", &[]), task("f", &[4])];
+    let mut tasks = vec![
+        task("a", &[]),
+        task("b", &[0]),
+        task("c", &[1]),
+        task("d", &[2]),
+        task("e", &[]),
+        task("f", &[4]),
+    ];
     tasks[3].run_if = RunIf::AllDone;
     let run = w.go(&dag("d", tasks));
     w.play(fails("a"));
@@ -65,7 +77,7 @@ pub fn skips_cascade<H: Home>(w: &mut World<H>) {
     assert_eq!(sight.tasks[2].cause.as_deref(), Some("`b` did not complete"));
 }
 
-pub fn when_decides<H: Home>(w: &mut World<H>) {
+pub(crate) fn when_decides<H: Home>(w: &mut World<H>) {
     for (when, story) in [
         ("params.go", "completed: completed completed"),
         ("not params.go", "completed: skipped completed"),
@@ -80,10 +92,13 @@ pub fn when_decides<H: Home>(w: &mut World<H>) {
     }
 }
 
-pub fn when_sees_outputs<H: Home>(w: &mut World<H>) {
+pub(crate) fn when_sees_outputs<H: Home>(w: &mut World<H>) {
     let when = |id: &str, text: &str| with(task(id, &[0]), |more| more.when = Some(text.to_owned()));
-    let tasks =
-        vec![task("a", &[]), when("many", "tasks.a.outputs.rows > 2"), when("few", "tasks.a.outputs.rows <= 2")];
+    let tasks = vec![
+        task("a", &[]),
+        when("many", "tasks.a.outputs.rows > 2"),
+        when("few", "tasks.a.outputs.rows <= 2"),
+    ];
     let run = w.go(&dag("d", tasks));
     let a = w.take_one();
     w.advance(vec![handing_on(report(&a, Ending::Succeeded, w.now), json!({"rows": 3}))], None).unwrap();
@@ -92,7 +107,7 @@ pub fn when_sees_outputs<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "completed: completed completed skipped");
 }
 
-pub fn all_success_counts_every_failure<H: Home>(w: &mut World<H>) {
+pub(crate) fn all_success_counts_every_failure<H: Home>(w: &mut World<H>) {
     let mut tasks = vec![task("a", &[]), task("b", &[])];
     tasks[0].debt_ignorable = true;
     let run = w.go(&dag("d", tasks));
@@ -100,8 +115,9 @@ pub fn all_success_counts_every_failure<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "failed: failed completed");
 }
 
-pub fn first_success_stops_the_rest<H: Home>(w: &mut World<H>) {
-    let mut dag = dag("d", vec![task("a", &[]), task("b", &[0]), task("c", &[]), task("e", &[]), task("f", &[3])]);
+pub(crate) fn first_success_stops_the_rest<H: Home>(w: &mut World<H>) {
+    let mut dag =
+        dag("d", vec![task("a", &[]), task("b", &[0]), task("c", &[]), task("e", &[]), task("f", &[3])]);
     dag.policy = Policy::FirstSuccess;
     dag.max_parallel = Some(3);
     let run = w.go(&dag);
@@ -120,7 +136,7 @@ pub fn first_success_stops_the_rest<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "completed: completed cancelled completed cancelled cancelled");
 }
 
-pub fn first_success_needs_one<H: Home>(w: &mut World<H>) {
+pub(crate) fn first_success_needs_one<H: Home>(w: &mut World<H>) {
     let mut two = dag("two", vec![task("a", &[]), task("b", &[])]);
     two.policy = Policy::FirstSuccess;
     let run = w.go(&two);
@@ -137,7 +153,7 @@ pub fn first_success_needs_one<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "completed: failed completed");
 }
 
-pub fn debts_are_not_failures<H: Home>(w: &mut World<H>) {
+pub(crate) fn debts_are_not_failures<H: Home>(w: &mut World<H>) {
     for (bad, status) in [("a", "completed"), ("b", "failed")] {
         let mut dag = dag(bad, vec![task("a", &[]), task("b", &[])]);
         dag.policy = Policy::AllowDebt;

@@ -8,8 +8,9 @@ use serde_json::json;
 use crate::fixture::{Home, World, names};
 use crate::support::{dag, failed, handing_on, report, task, with};
 
-pub fn completed_tasks_are_carried_with_their_outputs<H: Home>(w: &mut World<H>) {
-    let asks = with(task("b", &[0]), |more| drop(more.env.insert("X".into(), "{{ tasks.a.outputs.n }}".into())));
+pub(crate) fn completed_tasks_are_carried_with_their_outputs<H: Home>(w: &mut World<H>) {
+    let asks =
+        with(task("b", &[0]), |more| drop(more.env.insert("X".into(), "{{ tasks.a.outputs.n }}".into())));
     let definition = w.confirmed(&dag("d", vec![task("a", &[]), asks, task("c", &[1])]));
     let request = w.request(definition);
     let first = w.start(&request).unwrap().key;
@@ -32,8 +33,9 @@ pub fn completed_tasks_are_carried_with_their_outputs<H: Home>(w: &mut World<H>)
     assert_eq!(w.story(first), "failed: completed failed skipped");
 }
 
-pub fn tasks_left_out_let_their_dependents_go<H: Home>(w: &mut World<H>) {
-    let definition = w.confirmed(&dag("d", vec![task("a", &[]), task("b", &[0]), task("c", &[1]), task("e", &[])]));
+pub(crate) fn tasks_left_out_let_their_dependents_go<H: Home>(w: &mut World<H>) {
+    let definition =
+        w.confirmed(&dag("d", vec![task("a", &[]), task("b", &[0]), task("c", &[1]), task("e", &[])]));
     let fates = Some(vec![Fate::Leave, Fate::Run, Fate::Leave, Fate::Leave]);
     let request = StartRun { fates, ..w.request(definition) };
     let run = w.start(&request).unwrap().key;
@@ -43,8 +45,9 @@ pub fn tasks_left_out_let_their_dependents_go<H: Home>(w: &mut World<H>) {
 }
 
 /// What cleans up after a failure has nothing to do where all before it is carried over, left out, or nothing.
-pub fn a_rule_that_asks_for_a_failure_finds_none<H: Home>(w: &mut World<H>) {
-    let mut tasks = vec![task("a", &[]), task("clean", &[0]), task("after", &[1]), task("alone", &[]), task("b", &[])];
+pub(crate) fn a_rule_that_asks_for_a_failure_finds_none<H: Home>(w: &mut World<H>) {
+    let mut tasks =
+        vec![task("a", &[]), task("clean", &[0]), task("after", &[1]), task("alone", &[]), task("b", &[])];
     (tasks[1].run_if, tasks[3].run_if) = (RunIf::OneFailed, RunIf::OneFailed);
     let definition = w.confirmed(&dag("d", tasks));
     let request = w.request(definition);
@@ -63,7 +66,7 @@ pub fn a_rule_that_asks_for_a_failure_finds_none<H: Home>(w: &mut World<H>) {
 }
 
 /// A file may list a task before what it depends on.
-pub fn when_sees_carried_outputs_wherever_they_stand<H: Home>(w: &mut World<H>) {
+pub(crate) fn when_sees_carried_outputs_wherever_they_stand<H: Home>(w: &mut World<H>) {
     let picky = with(task("b", &[1]), |more| more.when = Some("tasks.a.outputs.n == 7".into()));
     let definition = w.confirmed(&dag("d", vec![picky, task("a", &[])]));
     let request = w.request(definition);
@@ -71,14 +74,17 @@ pub fn when_sees_carried_outputs_wherever_they_stand<H: Home>(w: &mut World<H>) 
     let a = w.take_one();
     w.advance(vec![handing_on(report(&a, Ending::Succeeded, w.now), json!({"n": 7}))], None).unwrap();
     w.end(&w.take_one(), failed(Failure::Exit(1)));
-    let resumed =
-        StartRun { fates: Some(vec![Fate::Run, Fate::Carry]), resumed_from: Some(first), ..w.request(definition) };
+    let resumed = StartRun {
+        fates: Some(vec![Fate::Run, Fate::Carry]),
+        resumed_from: Some(first),
+        ..w.request(definition)
+    };
     let second = w.start(&resumed).unwrap().key;
     assert_eq!(w.story(second), "queued: ready completed");
     assert_eq!(names(&w.take(9)), ["b"]);
 }
 
-pub fn nothing_left_to_run_is_a_completion<H: Home>(w: &mut World<H>) {
+pub(crate) fn nothing_left_to_run_is_a_completion<H: Home>(w: &mut World<H>) {
     let definition = w.confirmed(&dag("d", vec![task("a", &[]), task("b", &[0])]));
     let request = StartRun { fates: Some(vec![Fate::Leave, Fate::Leave]), ..w.request(definition) };
     let run = w.start(&request).unwrap();

@@ -10,7 +10,7 @@ use cis_store::port::{Ending, Recorded, Store};
 use crate::fixture::{Home, World, code};
 use crate::support::{dag, failed, retry, task, with};
 
-pub fn a_queued_run_is_cancelled_at_once<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_queued_run_is_cancelled_at_once<H: Home>(w: &mut World<H>) {
     let run = w.go(&dag("d", vec![task("a", &[]), task("b", &[0])]));
     assert_eq!(w.stop(run, StopReason::Cancel), RunStatus::Cancelled);
     assert!(w.take(9).is_empty());
@@ -18,7 +18,7 @@ pub fn a_queued_run_is_cancelled_at_once<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "cancelled: cancelled cancelled");
 }
 
-pub fn a_running_run_waits_for_its_attempts<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_running_run_waits_for_its_attempts<H: Home>(w: &mut World<H>) {
     let mut dag = dag("d", vec![task("a", &[]), task("b", &[]), task("c", &[]), task("e", &[0])]);
     dag.max_parallel = Some(2);
     let run = w.go(&dag);
@@ -35,7 +35,7 @@ pub fn a_running_run_waits_for_its_attempts<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "cancelled: cancelled cancelled cancelled cancelled");
 }
 
-pub fn a_cancel_that_stops_nothing_is_a_completion<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_cancel_that_stops_nothing_is_a_completion<H: Home>(w: &mut World<H>) {
     for worked in [false, true] {
         let run = w.go(&dag(if worked { "late" } else { "later" }, vec![task("a", &[])]));
         let a = w.take_one();
@@ -49,7 +49,7 @@ pub fn a_cancel_that_stops_nothing_is_a_completion<H: Home>(w: &mut World<H>) {
     }
 }
 
-pub fn a_failure_during_a_cancel_is_a_failure<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_failure_during_a_cancel_is_a_failure<H: Home>(w: &mut World<H>) {
     let run = w.go(&dag("d", vec![task("a", &[])]));
     let a = w.take_one();
     w.stop(run, StopReason::Cancel);
@@ -59,8 +59,11 @@ pub fn a_failure_during_a_cancel_is_a_failure<H: Home>(w: &mut World<H>) {
 }
 
 /// The stop is committed, its chunk has not come to the task, and the task's end is already told.
-pub fn reports_may_overtake_the_stop<H: Home>(w: &mut World<H>) {
-    let run = w.go(&dag("d", ["a", "b", "c"].map(|id| task(id, &[])).into_iter().chain([task("e", &[0])]).collect()));
+pub(crate) fn reports_may_overtake_the_stop<H: Home>(w: &mut World<H>) {
+    let run = w.go(&dag(
+        "d",
+        ["a", "b", "c"].map(|id| task(id, &[])).into_iter().chain([task("e", &[0])]).collect(),
+    ));
     let live = w.take(9);
     w.stop(run, StopReason::Cancel);
     w.end(&live[0], Ending::Succeeded);
@@ -71,7 +74,7 @@ pub fn reports_may_overtake_the_stop<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "cancelled: completed cancelled failed cancelled");
 }
 
-pub fn nothing_is_retried_while_stopping<H: Home>(w: &mut World<H>) {
+pub(crate) fn nothing_is_retried_while_stopping<H: Home>(w: &mut World<H>) {
     let mut again = with(task("a", &[]), |more| more.retry = Some(retry(9, 50)));
     again.idempotent = true;
     let tasks = vec![again.clone(), cis_core::dag::Task { id: "b".parse().unwrap(), ..again.clone() }, {
@@ -89,7 +92,7 @@ pub fn nothing_is_retried_while_stopping<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "cancelled: cancelled cancelled cancelled");
 }
 
-pub fn stopping_again_changes_nothing<H: Home>(w: &mut World<H>) {
+pub(crate) fn stopping_again_changes_nothing<H: Home>(w: &mut World<H>) {
     let run = w.go(&dag("d", vec![task("a", &[])]));
     let a = w.take_one();
     w.stop(run, StopReason::Cancel);
@@ -101,6 +104,9 @@ pub fn stopping_again_changes_nothing<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "cancelled: cancelled");
 }
 
-pub fn a_run_that_is_not_there<H: Home>(w: &mut World<H>) {
-    assert_eq!(code(w.ask(|store| store.stop_run(RunKey(77), StopReason::Cancel, w.now))), ErrorCode::NotFound);
+pub(crate) fn a_run_that_is_not_there<H: Home>(w: &mut World<H>) {
+    assert_eq!(
+        code(w.ask(|store| store.stop_run(RunKey(77), StopReason::Cancel, w.now))),
+        ErrorCode::NotFound
+    );
 }

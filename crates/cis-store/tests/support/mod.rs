@@ -14,19 +14,19 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A directory that goes away with the test; in memory where the system has such a place.
-pub fn dir() -> TempDir {
+pub(crate) fn dir() -> TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
     made.expect("a temporary directory")
 }
 
 /// A runtime of the caller's own thread: the store's writer has one of its own.
-pub fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime")
 }
 
 /// A task that waits for the tasks at these places.
-pub fn task(id: &str, after: &[u32]) -> Task {
+pub(crate) fn task(id: &str, after: &[u32]) -> Task {
     Task {
         id: id.parse().expect("a name"),
         kind: Kind::Shell { command: "true".into() },
@@ -41,13 +41,13 @@ pub fn task(id: &str, after: &[u32]) -> Task {
 }
 
 /// The same task with some of the settings few tasks have.
-pub fn with(mut task: Task, set: impl FnOnce(&mut More)) -> Task {
+pub(crate) fn with(mut task: Task, set: impl FnOnce(&mut More)) -> Task {
     set(task.more.get_or_insert_default());
     task
 }
 
 /// Tries `max` more times, each `wait_ms` after the last.
-pub fn retry(max: u32, wait_ms: u64) -> Retry {
+pub(crate) fn retry(max: u32, wait_ms: u64) -> Retry {
     Retry {
         max,
         backoff: Backoff::Fixed,
@@ -59,7 +59,7 @@ pub fn retry(max: u32, wait_ms: u64) -> Retry {
 }
 
 /// A DAG of these tasks, everything else by default.
-pub fn dag(id: &str, tasks: Vec<Task>) -> Dag {
+pub(crate) fn dag(id: &str, tasks: Vec<Task>) -> Dag {
     Dag {
         dag_id: id.parse::<DagId>().expect("a name"),
         scope: Scope::global(),
@@ -79,12 +79,12 @@ pub fn dag(id: &str, tasks: Vec<Task>) -> Dag {
 }
 
 /// The `n`th run id.
-pub fn run_id(n: u64) -> RunId {
+pub(crate) fn run_id(n: u64) -> RunId {
     format!("{n:032x}").parse().expect("a run id")
 }
 
 /// Asks for `dag` to be published.
-pub fn publish(dag: &Dag, now: Timestamp) -> Publish {
+pub(crate) fn publish(dag: &Dag, now: Timestamp) -> Publish {
     Publish {
         content_hash: dag::content_hash(dag).to_string(),
         dag: Arc::new(dag.clone()),
@@ -96,7 +96,7 @@ pub fn publish(dag: &Dag, now: Timestamp) -> Publish {
 }
 
 /// Asks for a run of `definition`.
-pub fn start(definition: i64, run: RunId, now: Timestamp) -> StartRun {
+pub(crate) fn start(definition: i64, run: RunId, now: Timestamp) -> StartRun {
     StartRun {
         run_id: run,
         definition,
@@ -112,7 +112,7 @@ pub fn start(definition: i64, run: RunId, now: Timestamp) -> StartRun {
 }
 
 /// Tells that `claim` came to `ending`.
-pub fn report(claim: &Claimed, ending: Ending, now: Timestamp) -> Report {
+pub(crate) fn report(claim: &Claimed, ending: Ending, now: Timestamp) -> Report {
     Report {
         execution: claim.execution,
         fence: claim.fence,
@@ -134,12 +134,12 @@ pub fn report(claim: &Claimed, ending: Ending, now: Timestamp) -> Report {
 }
 
 /// An attempt that did not succeed.
-pub fn failed(failure: Failure) -> Ending {
+pub(crate) fn failed(failure: Failure) -> Ending {
     Ending::Failed { failure, why: None }
 }
 
 /// The same report, with what the attempt handed on.
-pub fn handing_on(mut report: Report, outputs: Value) -> Report {
+pub(crate) fn handing_on(mut report: Report, outputs: Value) -> Report {
     report.outputs = Some(outputs);
     report
 }
