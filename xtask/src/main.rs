@@ -1,1 +1,46 @@
-fn main() {}
+//! `cargo xtask …`: the command line of the chores in the library beside it.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use xtask::{bench, docs, suite, tidy};
+
+/// Tests, benches and chores of this repository.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Check everything: format, lints, build, tests, licences, and the repository's own rules
+    Test,
+    /// Check the rules about the repository itself that no compiler knows
+    Tidy,
+    /// Write the parts of `docs/` that are generated from code
+    Docs {
+        /// Only say whether they are up to date
+        #[arg(long)]
+        check: bool,
+    },
+    /// Measure beside ninja and make, and write `docs/benchmarks.md`
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().chore {
+        Chore::Test => suite::test(),
+        Chore::Tidy => tidy::check(),
+        Chore::Docs { check } => docs::generate(check),
+        Chore::Bench(options) => bench::start(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("error: {problem:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Which crate may know which. A crate exists to forbid an import; this is where the forbidding happens.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::run::{cargo, output};
+
+/// Each crate of ours with the ones of ours it may know.
+const MAY_KNOW: [(&str, &[&str]); 6] = [
+    ("cis-core", &[]),
+    ("cis-store", &["cis-core"]),
+    ("cis-runner", &["cis-core"]),
+    ("cis-engine", &["cis-core", "cis-store", "cis-runner"]),
+    ("cis", &["cis-core", "cis-store", "cis-runner", "cis-engine"]),
+    ("xtask", &["cis-core", "cis-store"]),
+];
+
+/// Each crate of ours with libraries that are none of its business.
+const MUST_NOT_KNOW: [(&str, &[&str]); 4] = [
+    ("cis-core", &["tokio", "rusqlite", "rustix", "nix", "getrandom", "axum", "reqwest"]),
+    ("cis-runner", &["tokio", "rusqlite", "axum", "reqwest"]),
+    ("cis-engine", &["rusqlite", "axum"]),
+    ("cis", &["rusqlite"]),
+];
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+}
+
+/// Every arrow that points the wrong way.
+pub(super) fn check() -> Result<Vec<String>> {
+    let text = output(&mut cargo(&["metadata", "--format-version", "1", "--no-deps", "--locked"])?)?;
+    let metadata: Metadata =
+        serde_json::from_str(&text).context("`cargo metadata` did not answer in its format")?;
+    Ok(metadata.packages.iter().flat_map(wrong).collect())
+}
+
+fn wrong(package: &Package) -> Vec<String> {
+    let name = package.name.as_str();
+    let may: BTreeMap<&str, &[&str]> = MAY_KNOW.into();
+    let must_not: BTreeMap<&str, &[&str]> = MUST_NOT_KNOW.into();
+    let Some(known) = may.get(name) else {
+        return vec![format!("{name}: not in the table of who may know whom, in `xtask/src/tidy/arrows.rs`")];
+    };
+    let strange = must_not.get(name).copied().unwrap_or_default();
+    let allowed = |on: &str| if may.contains_key(on) { known.contains(&on) } else { !strange.contains(&on) };
+    let wrong = package.dependencies.iter().filter(|on| !allowed(&on.name));
+    wrong.map(|on| format!("{name}: must not know `{}`", on.name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, on: &[&str]) -> Package {
+        let dependencies = on.iter().map(|name| Dependency { name: (*name).to_owned() }).collect();
+        Package { name: name.to_owned(), dependencies }
+    }
+
+    #[test]
+    fn arrows_point_one_way() {
+        assert!(wrong(&package("cis-engine", &["cis-core", "cis-store", "tokio"])).is_empty());
+        assert_eq!(wrong(&package("cis-store", &["cis-engine"])), ["cis-store: must not know `cis-engine`"]);
+        assert_eq!(wrong(&package("cis-core", &["tokio"])), ["cis-core: must not know `tokio`"]);
+        assert_eq!(wrong(&package("cis-new", &[])).len(), 1, "a new crate must be placed");
+    }
+}
