@@ -28,8 +28,15 @@ pub struct Event {
 pub enum Change {
     /// The run came to be; its tasks are pending, ready or carried over as its definition says.
     RunCreated,
-    Run { by: RunMove, to: RunStatus },
-    Task { task: TaskIx, by: TaskMove, to: TaskStatus },
+    Run {
+        by: RunMove,
+        to: RunStatus,
+    },
+    Task {
+        task: TaskIx,
+        by: TaskMove,
+        to: TaskStatus,
+    },
 }
 
 impl Change {
@@ -81,7 +88,8 @@ impl Folded {
                 (&mut self.run.1, to.word())
             }
             Change::Task { task, by, to } => {
-                let state = self.tasks.get_mut(task.index()).ok_or_else(|| broken(format!("no task {task}")))?;
+                let state =
+                    self.tasks.get_mut(task.index()).ok_or_else(|| broken(format!("no task {task}")))?;
                 let next = state.0.after(by).map_err(|e| broken(format!("task {task}: {e}")))?;
                 if next != to {
                     return Err(broken(format!("task {task} became {to}, the table says {next}")));

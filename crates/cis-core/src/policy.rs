@@ -21,7 +21,9 @@ pub struct Tally {
 pub fn ending(policy: Policy, tally: Tally, stop: Option<StopReason>) -> RunMove {
     let stopped_something = tally.cancelled > 0;
     match stop {
-        Some(StopReason::Cancel | StopReason::OwnerGone) if stopped_something => return RunMove::StoppedByCancel,
+        Some(StopReason::Cancel | StopReason::OwnerGone) if stopped_something => {
+            return RunMove::StoppedByCancel;
+        }
         Some(StopReason::Timeout) if stopped_something => return RunMove::StoppedByTimeout,
         _ => {}
     }

@@ -59,7 +59,9 @@ pub enum Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Ready again, but not before this long from now.
-    TryAgain { wait: Millis },
+    TryAgain {
+        wait: Millis,
+    },
     Failed,
     TimedOut,
 }
@@ -108,8 +110,14 @@ mod tests {
     #[test]
     fn max_counts_tries_after_the_first() {
         let r = retry(2);
-        assert_eq!(decide(Some(&r), false, 1, Failure::Exit(1), 0), Decision::TryAgain { wait: Millis(1000) });
-        assert_eq!(decide(Some(&r), false, 2, Failure::Exit(1), 0), Decision::TryAgain { wait: Millis(2000) });
+        assert_eq!(
+            decide(Some(&r), false, 1, Failure::Exit(1), 0),
+            Decision::TryAgain { wait: Millis(1000) }
+        );
+        assert_eq!(
+            decide(Some(&r), false, 2, Failure::Exit(1), 0),
+            Decision::TryAgain { wait: Millis(2000) }
+        );
         assert_eq!(decide(Some(&r), false, 3, Failure::Exit(1), 0), Decision::Failed);
         assert_eq!(decide(None, false, 1, Failure::Exit(1), 0), Decision::Failed);
     }

@@ -45,9 +45,13 @@ pub fn fill(text: &str, scene: &Scene) -> Result<String, TemplateError> {
 pub fn fill_json(value: &Json, scene: &Scene) -> Result<Json, TemplateError> {
     Ok(match value {
         Json::String(text) => Json::String(fill(text, scene)?),
-        Json::Array(items) => Json::Array(items.iter().map(|item| fill_json(item, scene)).collect::<Result<_, _>>()?),
+        Json::Array(items) => {
+            Json::Array(items.iter().map(|item| fill_json(item, scene)).collect::<Result<_, _>>()?)
+        }
         Json::Object(map) => Json::Object(
-            map.iter().map(|(key, item)| Ok((key.clone(), fill_json(item, scene)?))).collect::<Result<_, _>>()?,
+            map.iter()
+                .map(|(key, item)| Ok((key.clone(), fill_json(item, scene)?)))
+                .collect::<Result<_, _>>()?,
         ),
         other => other.clone(),
     })

@@ -5,10 +5,7 @@
 use cis_core::dag::{Defaults, Format, Kind, Parsed, Problem, content_hash, from_stored, parse, to_stored};
 
 fn read(format: Format, text: &str) -> Parsed {
-    let defaults = Defaults {
-        dag_id: Some("stem".to_owned()),
-        scope: None,
-    };
+    let defaults = Defaults { dag_id: Some("stem".to_owned()), scope: None };
     match parse(text.as_bytes(), format, &defaults) {
         Ok(parsed) => parsed,
         Err(problems) => panic!("{text}\n{}", shown(&problems)),
@@ -16,10 +13,7 @@ fn read(format: Format, text: &str) -> Parsed {
 }
 
 fn shown(problems: &[Problem]) -> String {
-    problems
-        .iter()
-        .map(|problem| format!("{:?} {problem} ({:?})\n", problem.code, problem.hint))
-        .collect()
+    problems.iter().map(|problem| format!("{:?} {problem} ({:?})\n", problem.code, problem.hint)).collect()
 }
 
 const SIMPLE_JSON: &str =
@@ -131,10 +125,7 @@ dag:
 fn the_seeds_are_read_as_they_are() {
     let simple = read(Format::Json, SIMPLE_JSON);
     assert_eq!(simple.dag.dag_id.as_str(), "stem");
-    assert_eq!(
-        simple.dag.tasks[0].more().retry.as_ref().map(|retry| retry.max),
-        Some(3)
-    );
+    assert_eq!(simple.dag.tasks[0].more().retry.as_ref().map(|retry| retry.max), Some(3));
     assert!(matches!(&simple.dag.tasks[0].kind, Kind::Skill(call) if call.skill == "echo"));
     assert_eq!(simple.dag.tasks[0].title(), "Task 1");
 
@@ -154,28 +145,17 @@ fn spelling_does_not_change_meaning() {
     assert_eq!(content_hash(&toml.dag), content_hash(&yaml.dag));
     assert_eq!(toml.dag.tasks, json.dag.tasks);
     assert_eq!(toml.dag.tasks, yaml.dag.tasks);
-    assert_eq!(
-        (toml.dag.dag_id.as_str(), toml.dag.scope.as_str()),
-        ("backup_daily", "project-a")
-    );
-    assert_eq!(
-        (json.dag.dag_id.as_str(), json.dag.scope.as_str()),
-        ("other", "user-b")
-    );
-    assert_eq!(
-        (yaml.dag.dag_id.as_str(), yaml.dag.scope.as_str()),
-        ("third", "global")
-    );
+    assert_eq!((toml.dag.dag_id.as_str(), toml.dag.scope.as_str()), ("backup_daily", "project-a"));
+    assert_eq!((json.dag.dag_id.as_str(), json.dag.scope.as_str()), ("other", "user-b"));
+    assert_eq!((yaml.dag.dag_id.as_str(), yaml.dag.scope.as_str()), ("third", "global"));
     assert!(toml.explicit_scope && !yaml.explicit_scope);
 }
 
 #[test]
 fn what_is_stored_comes_back() {
-    for (format, text) in [
-        (Format::Toml, FULL_TOML),
-        (Format::Json, SIMPLE_JSON),
-        (Format::Toml, TEST_PIPELINE_TOML),
-    ] {
+    for (format, text) in
+        [(Format::Toml, FULL_TOML), (Format::Json, SIMPLE_JSON), (Format::Toml, TEST_PIPELINE_TOML)]
+    {
         let dag = read(format, text).dag;
         assert_eq!(from_stored(&to_stored(&dag)).unwrap(), dag);
     }
@@ -230,10 +210,7 @@ fn a_name_is_an_id_where_it_can_be() {
     assert_eq!(described.dag_id.as_str(), "stem");
     assert_eq!(described.description.as_deref(), Some("The nightly backup"));
     let both = named(r#""name":"nightly","dag_id":"n1","#);
-    assert_eq!(
-        (both.dag_id.as_str(), both.description.as_deref()),
-        ("n1", Some("nightly"))
-    );
+    assert_eq!((both.dag_id.as_str(), both.description.as_deref()), ("n1", Some("nightly")));
 }
 
 #[test]

@@ -15,10 +15,7 @@ use serde_json::json;
 fn told(format: Format, text: &str) -> Vec<(ProblemCode, String, u32, u32)> {
     let problems = refused(text, format);
     assert!(!problems.is_empty(), "accepted: {text}");
-    problems
-        .into_iter()
-        .map(|p| (p.code, p.path, p.line.unwrap_or(0), p.column.unwrap_or(0)))
-        .collect()
+    problems.into_iter().map(|p| (p.code, p.path, p.line.unwrap_or(0), p.column.unwrap_or(0))).collect()
 }
 
 fn one(format: Format, text: &str, code: ProblemCode, path: &str, line: u32, column: u32) {
@@ -32,11 +29,7 @@ fn one(format: Format, text: &str, code: ProblemCode, path: &str, line: u32, col
 
 fn hint(format: Format, text: &str) -> String {
     let problems = refused(text, format);
-    problems
-        .iter()
-        .filter_map(|problem| problem.hint.clone())
-        .collect::<Vec<_>>()
-        .join("\n")
+    problems.iter().filter_map(|problem| problem.hint.clone()).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -135,10 +128,7 @@ fn the_wrong_format_is_guessed() {
 #[test]
 fn text_that_is_not_text() {
     let problems = parse(b"a = 1\nb = \"\xff\"", Toml, &Defaults::default()).unwrap_err();
-    assert_eq!(
-        (problems[0].code, problems[0].line, problems[0].column),
-        (Syntax, Some(2), Some(6))
-    );
+    assert_eq!((problems[0].code, problems[0].line, problems[0].column), (Syntax, Some(2), Some(6)));
     assert_eq!(problems[0].problem, "not UTF-8 at byte 11");
 }
 
@@ -166,14 +156,7 @@ fn what_is_no_table_is_no_dag() {
 
 #[test]
 fn repeated_keys_are_found_in_all_formats() {
-    one(
-        Toml,
-        "[[tasks]]\nid = \"a\"\ncommand = \"x\"\nid = \"b\"\n",
-        DuplicateKey,
-        "tasks[0].id",
-        4,
-        1,
-    );
+    one(Toml, "[[tasks]]\nid = \"a\"\ncommand = \"x\"\nid = \"b\"\n", DuplicateKey, "tasks[0].id", 4, 1);
     one(
         Json,
         "{\"tasks\":[{\"id\":\"a\",\n\"command\":\"x\",\"id\":\"b\"}]}",
@@ -182,14 +165,7 @@ fn repeated_keys_are_found_in_all_formats() {
         2,
         15,
     );
-    one(
-        Yaml,
-        "tasks:\n  - id: a\n    command: x\n    id: b\n",
-        DuplicateKey,
-        "tasks[0].id",
-        4,
-        5,
-    );
+    one(Yaml, "tasks:\n  - id: a\n    command: x\n    id: b\n", DuplicateKey, "tasks[0].id", 4, 5);
     one(
         Json,
         r#"{"tasks":[{"id":"a","command":"x"}],"params":{"p":{"q":1,"q":2}}}"#,
@@ -198,14 +174,7 @@ fn repeated_keys_are_found_in_all_formats() {
         1,
         58,
     );
-    one(
-        Json,
-        r#"{"tasks":[{"id":"a","command":"x"}],"tasks":[]}"#,
-        DuplicateKey,
-        "tasks",
-        1,
-        37,
-    );
+    one(Json, r#"{"tasks":[{"id":"a","command":"x"}],"tasks":[]}"#, DuplicateKey, "tasks", 1, 37);
     let many: String = (0..40).map(|ix| format!("    K{ix}: v\n")).collect();
     let text = format!("tasks:\n  - id: a\n    command: x\nenv:\n{many}    K7: again\n");
     one(Yaml, &text, DuplicateKey, "env.K7", 45, 5);
@@ -218,11 +187,7 @@ fn toml_tables_are_opened_once() {
         let text = format!("{task}{extra}");
         let told = told(Toml, &text);
         assert_eq!(told.len(), 1, "{text}: {told:?}");
-        assert_eq!(
-            (told[0].0, told[0].1.as_str(), told[0].2),
-            (DuplicateKey, path, line),
-            "{text}"
-        );
+        assert_eq!((told[0].0, told[0].1.as_str(), told[0].2), (DuplicateKey, path, line), "{text}");
     };
     at("[env]\nA = 1\n[env]\nB = 2\n", "env", 6);
     at("[params.x]\na = 1\n[params]\ny = 1\n[params]\n", "params", 8);
@@ -235,53 +200,18 @@ fn toml_tables_are_opened_once() {
     // A parent may come after its child.
     assert!(refused(&format!("{task}[params.x]\na = 1\n[params]\ny = 1\n"), Toml).is_empty());
     assert!(
-        refused(
-            &format!("{task}env.X = \"1\"\nenv.Y = \"2\"\n[tasks.retry]\nmax = 1\n"),
-            Toml
-        )
-        .is_empty()
+        refused(&format!("{task}env.X = \"1\"\nenv.Y = \"2\"\n[tasks.retry]\nmax = 1\n"), Toml).is_empty()
     );
 }
 
 #[test]
 fn wrappers_hold_nothing_else() {
     let task = "[[dag.tasks]]\nid = \"a\"\ncommand = \"x\"\n";
-    one(
-        Toml,
-        &format!("policy = \"all_success\"\n{task}"),
-        UnknownKey,
-        "policy",
-        1,
-        1,
-    );
-    assert_eq!(
-        hint(Toml, &format!("policy = \"all_success\"\n{task}")),
-        "move it under `dag`: `dag.policy`"
-    );
-    one(
-        Toml,
-        &format!("[skill]\ntype = \"native\"\n{task}"),
-        BadValue,
-        "skill.type",
-        2,
-        8,
-    );
-    one(
-        Toml,
-        &format!("[skill]\nname = \"a b\"\n{task}"),
-        BadName,
-        "skill.name",
-        2,
-        8,
-    );
-    one(
-        Toml,
-        &format!("[skill]\nnme = \"a\"\n{task}"),
-        UnknownKey,
-        "skill.nme",
-        2,
-        1,
-    );
+    one(Toml, &format!("policy = \"all_success\"\n{task}"), UnknownKey, "policy", 1, 1);
+    assert_eq!(hint(Toml, &format!("policy = \"all_success\"\n{task}")), "move it under `dag`: `dag.policy`");
+    one(Toml, &format!("[skill]\ntype = \"native\"\n{task}"), BadValue, "skill.type", 2, 8);
+    one(Toml, &format!("[skill]\nname = \"a b\"\n{task}"), BadName, "skill.name", 2, 8);
+    one(Toml, &format!("[skill]\nnme = \"a\"\n{task}"), UnknownKey, "skill.nme", 2, 1);
     one(
         Toml,
         &format!("[skill]\nname = \"x\"\n[dag]\ndag_id = \"y\"\n{task}"),
@@ -290,61 +220,28 @@ fn wrappers_hold_nothing_else() {
         4,
         1,
     );
-    one(
-        Toml,
-        "[skill]\nname = \"x\"\ntype = \"dag\"\n",
-        MissingKey,
-        "dag",
-        1,
-        1,
-    );
+    one(Toml, "[skill]\nname = \"x\"\ntype = \"dag\"\n", MissingKey, "dag", 1, 1);
     one(Json, r#"{"dag": "backup"}"#, WrongType, "dag", 1, 9);
-    one(
-        Json,
-        r#"{"skill": 1, "dag": {"tasks": [{"id":"a","command":"x"}]}}"#,
-        WrongType,
-        "skill",
-        1,
-        11,
-    );
-    one(
-        Yaml,
-        "dag:\n  tasks:\n    - id: a\n",
-        MissingKey,
-        "dag.tasks[0].command",
-        3,
-        7,
-    );
+    one(Json, r#"{"skill": 1, "dag": {"tasks": [{"id":"a","command":"x"}]}}"#, WrongType, "skill", 1, 11);
+    one(Yaml, "dag:\n  tasks:\n    - id: a\n", MissingKey, "dag.tasks[0].command", 3, 7);
 }
 
 #[test]
 fn a_dag_needs_an_id_from_somewhere() {
     let task = br#"{"tasks":[{"id":"a","command":"x"}]}"#;
     let problems = parse(task, Json, &Defaults::default()).unwrap_err();
-    assert_eq!(
-        (problems[0].code, problems[0].path.as_str()),
-        (MissingKey, "dag_id")
-    );
-    let defaults = Defaults {
-        dag_id: Some("my file".to_owned()),
-        scope: None,
-    };
+    assert_eq!((problems[0].code, problems[0].path.as_str()), (MissingKey, "dag_id"));
+    let defaults = Defaults { dag_id: Some("my file".to_owned()), scope: None };
     let problems = parse(task, Json, &defaults).unwrap_err();
     assert_eq!(problems[0].code, BadName);
-    assert_eq!(
-        problems[0].problem,
-        "the file's name `my file` cannot be its `dag_id`"
-    );
+    assert_eq!(problems[0].problem, "the file's name `my file` cannot be its `dag_id`");
 }
 
 #[test]
 fn ids_are_taken_once() {
     let text = "tasks:\n  - {id: a, command: x}\n  - {id: b, command: x}\n  - {id: a, command: y}\n";
     one(Yaml, text, DuplicateId, "tasks[2].id", 4, 10);
-    assert_eq!(
-        refused(text, Yaml)[0].problem,
-        "the id `a` is taken by tasks[0] (line 2)"
-    );
+    assert_eq!(refused(text, Yaml)[0].problem, "the id `a` is taken by tasks[0] (line 2)");
 }
 
 #[test]
@@ -358,10 +255,7 @@ fn every_knot_is_told_once() {
     ]});
     let text = tasks.to_string();
     let problems = refused(&text, Json);
-    let said: Vec<(&str, &str)> = problems
-        .iter()
-        .map(|p| (p.path.as_str(), p.problem.as_str()))
-        .collect();
+    let said: Vec<(&str, &str)> = problems.iter().map(|p| (p.path.as_str(), p.problem.as_str())).collect();
     assert_eq!(
         said,
         [
@@ -374,15 +268,7 @@ fn every_knot_is_told_once() {
 #[test]
 fn a_repeated_dependency_is_only_a_warning() {
     let text = br#"{"tasks":[{"id":"a","command":"x"},{"id":"b","command":"x","depends_on":["a","a"]}]}"#;
-    let parsed = parse(
-        text,
-        Json,
-        &Defaults {
-            dag_id: Some("d".to_owned()),
-            scope: None,
-        },
-    )
-    .unwrap();
+    let parsed = parse(text, Json, &Defaults { dag_id: Some("d".to_owned()), scope: None }).unwrap();
     assert_eq!(parsed.dag.tasks[1].depends_on.len(), 1);
     assert_eq!(parsed.warnings.len(), 1);
     assert_eq!(parsed.warnings[0].path, "tasks[1].depends_on");
@@ -394,41 +280,15 @@ fn numbers_must_be_numbers() {
     for value in ["inf", "-inf", "nan", "1e999"] {
         one(Toml, &format!("{task}x = {value}\n"), BadValue, "params.x", 5, 5);
     }
-    for value in [
-        "9007199254740993",
-        "-9223372036854775808",
-        "99999999999999999999",
-        "0x7fffffffffffffff",
-    ] {
-        one(
-            Toml,
-            &format!("{task}x = {value}\n"),
-            IntegerOutOfRange,
-            "params.x",
-            5,
-            5,
-        );
+    for value in ["9007199254740993", "-9223372036854775808", "99999999999999999999", "0x7fffffffffffffff"] {
+        one(Toml, &format!("{task}x = {value}\n"), IntegerOutOfRange, "params.x", 5, 5);
     }
-    one(
-        Toml,
-        &format!("{task}x = 2020-01-01\n"),
-        WrongType,
-        "params.x",
-        5,
-        5,
-    );
+    one(Toml, &format!("{task}x = 2020-01-01\n"), WrongType, "params.x", 5, 5);
     for value in [".inf", "-.INF", ".nan"] {
         let text = format!("tasks: [{{id: a, command: x}}]\ntimeout: {value}\n");
         one(Yaml, &text, BadValue, "timeout", 2, 10);
     }
-    one(
-        Json,
-        r#"{"params":{"x":1e999},"tasks":[{"id":"a","command":"x"}]}"#,
-        BadValue,
-        "params.x",
-        1,
-        16,
-    );
+    one(Json, r#"{"params":{"x":1e999},"tasks":[{"id":"a","command":"x"}]}"#, BadValue, "params.x", 1, 16);
     one(
         Json,
         r#"{"timeout":99999999999999999999,"tasks":[{"id":"a","command":"x"}]}"#,
@@ -480,27 +340,17 @@ fn hints_name_what_was_meant() {
         ("    depends_on: [my-tsk]\n", "did you mean `my-task`?"),
         ("    depnds_on: [my-task]\n", "did you mean `depends_on`?"),
         ("    idempotent: yes\n", "write true, without quotes"),
-        (
-            "    when: \"{{ params.x }}\"\n",
-            "`when` is an expression already: write it without {{ }}",
-        ),
+        ("    when: \"{{ params.x }}\"\n", "`when` is an expression already: write it without {{ }}"),
         ("    level: confirmed\n", "use `mechanical`"),
         (
             "    depends_on: [my-task]\n    when: tasks.my > 1\n",
             "an id with `-` or `.` in it is written tasks[\"my-task\"]",
         ),
         ("    command: y\n", "keep one of the two"),
-        (
-            "    <<: {a: b}\n",
-            "merge keys are not supported; write the settings out",
-        ),
+        ("    <<: {a: b}\n", "merge keys are not supported; write the settings out"),
         ("    priority: \"1\"\n", "write it without quotes"),
     ] {
         let text = task(extra);
-        assert!(
-            hint(Yaml, &text).contains(wanted),
-            "{text}\n{}",
-            hint(Yaml, &text)
-        );
+        assert!(hint(Yaml, &text).contains(wanted), "{text}\n{}", hint(Yaml, &text));
     }
 }

@@ -144,10 +144,7 @@ impl Spelling {
         let Some(Millis(ms)) = span else { return };
         let (key, value) = match self.pick(&["ms", "number", "parts", "secs"]) {
             "ms" => (key.to_owned(), json!(format!("{ms}ms"))),
-            "parts" => (
-                key.to_owned(),
-                json!(format!("{}m{}ms", ms / 60_000, ms % 60_000)),
-            ),
+            "parts" => (key.to_owned(), json!(format!("{}m{}ms", ms / 60_000, ms % 60_000))),
             "secs" if key.ends_with("timeout") => (format!("{key}_secs"), json!(ms as f64 / 1000.0)),
             _ => (key.to_owned(), json!(ms as f64 / 1000.0)),
         };
@@ -158,23 +155,10 @@ impl Spelling {
         let mut map = Map::new();
         put(&mut map, "description", &dag.description);
         put(&mut map, "target_node", &dag.target_node);
-        put(
-            &mut map,
-            self.pick(&["workdir", "cwd", "dir", "working_dir"]),
-            &dag.workdir,
-        );
-        put(
-            &mut map,
-            self.pick(&["max_parallel", "max_concurrency"]),
-            &dag.max_parallel,
-        );
+        put(&mut map, self.pick(&["workdir", "cwd", "dir", "working_dir"]), &dag.workdir);
+        put(&mut map, self.pick(&["max_parallel", "max_concurrency"]), &dag.max_parallel);
         self.default(&mut map, "priority", json!(dag.priority), dag.priority == 0);
-        self.default(
-            &mut map,
-            "policy",
-            json!(dag.policy.word()),
-            dag.policy == Policy::default(),
-        );
+        self.default(&mut map, "policy", json!(dag.policy.word()), dag.policy == Policy::default());
         self.span(&mut map, "timeout", dag.timeout);
         self.span(&mut map, "queue_timeout", dag.queue_timeout);
         self.default(&mut map, "env", json!(dag.env), dag.env.is_empty());
@@ -210,42 +194,23 @@ impl Spelling {
                 map.insert("skill".to_owned(), json!(call.skill));
                 self.default(&mut map, "type", json!("skill"), true);
                 if !call.input.is_null() {
-                    map.insert(
-                        self.pick(&["input", "params", "with"]).to_owned(),
-                        call.input.clone(),
-                    );
+                    map.insert(self.pick(&["input", "params", "with"]).to_owned(), call.input.clone());
                 }
             }
         }
-        let mut before: Vec<&str> = task
-            .depends_on
-            .iter()
-            .map(|ix| dag.tasks[ix.index()].id.as_str())
-            .collect();
+        let mut before: Vec<&str> =
+            task.depends_on.iter().map(|ix| dag.tasks[ix.index()].id.as_str()).collect();
         if self.flip() {
             before.reverse();
         }
         let key = self.pick(&["depends_on", "deps", "dependencies"]);
-        let value = if before.len() == 1 && self.flip() {
-            json!(before[0])
-        } else {
-            json!(before)
-        };
+        let value = if before.len() == 1 && self.flip() { json!(before[0]) } else { json!(before) };
         self.default(&mut map, key, value, before.is_empty());
-        self.default(
-            &mut map,
-            "run_if",
-            json!(task.run_if.word()),
-            task.run_if == RunIf::default(),
-        );
+        self.default(&mut map, "run_if", json!(task.run_if.word()), task.run_if == RunIf::default());
         self.default(&mut map, "priority", json!(task.priority), task.priority == 0);
         self.default(&mut map, "idempotent", json!(task.idempotent), !task.idempotent);
         self.default(&mut map, "detach", json!(task.detach), !task.detach);
-        let debt = if task.debt_ignorable {
-            "ignorable"
-        } else {
-            "blocking"
-        };
+        let debt = if task.debt_ignorable { "ignorable" } else { "blocking" };
         self.default(&mut map, "debt", json!(debt), !task.debt_ignorable);
         put(&mut map, "name", &more.name);
         put(&mut map, "description", &more.description);
@@ -264,44 +229,21 @@ impl Spelling {
         let Some(retry) = retry else {
             return self.default(map, "retry", json!(0), true);
         };
-        if *retry
-            == (Retry {
-                max: retry.max,
-                ..Retry::default()
-            })
-            && self.flip()
-        {
+        if *retry == (Retry { max: retry.max, ..Retry::default() }) && self.flip() {
             match self.pick(&["retry", "retries", "level"]) {
-                "level" => map.insert(
-                    "level".to_owned(),
-                    json!({"type": "mechanical", "retry": retry.max}),
-                ),
+                "level" => map.insert("level".to_owned(), json!({"type": "mechanical", "retry": retry.max})),
                 key => map.insert(key.to_owned(), json!(retry.max)),
             };
             return;
         }
         let mut table = Map::new();
         table.insert("max".to_owned(), json!(retry.max));
-        let backoff = if retry.backoff == Backoff::Fixed {
-            "fixed"
-        } else {
-            "exponential"
-        };
-        self.default(
-            &mut table,
-            "backoff",
-            json!(backoff),
-            retry.backoff == Backoff::default(),
-        );
+        let backoff = if retry.backoff == Backoff::Fixed { "fixed" } else { "exponential" };
+        self.default(&mut table, "backoff", json!(backoff), retry.backoff == Backoff::default());
         self.default(&mut table, "jitter", json!(retry.jitter), retry.jitter);
         self.span(&mut table, "initial", Some(retry.initial));
         self.span(&mut table, "cap", Some(retry.cap));
-        self.default(
-            &mut table,
-            "on_exit_codes",
-            json!(retry.on_exit_codes),
-            retry.on_exit_codes.is_empty(),
-        );
+        self.default(&mut table, "on_exit_codes", json!(retry.on_exit_codes), retry.on_exit_codes.is_empty());
         map.insert("retry".to_owned(), Value::Object(table));
     }
 }

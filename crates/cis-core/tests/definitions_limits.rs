@@ -14,10 +14,7 @@ use serde_json::json;
 fn told(format: Format, text: &str) -> Vec<(ProblemCode, String, u32, u32)> {
     let problems = refused(text, format);
     assert!(!problems.is_empty(), "accepted: {text}");
-    problems
-        .into_iter()
-        .map(|p| (p.code, p.path, p.line.unwrap_or(0), p.column.unwrap_or(0)))
-        .collect()
+    problems.into_iter().map(|p| (p.code, p.path, p.line.unwrap_or(0), p.column.unwrap_or(0))).collect()
 }
 
 fn one(format: Format, text: &str, code: ProblemCode, path: &str, line: u32, column: u32) {
@@ -36,23 +33,14 @@ fn limits_hold() {
     for levels in [65, 1_000, 200_000] {
         assert_eq!(told(Json, &deep("[", "]", levels))[0].0, TooDeep);
         assert_eq!(told(Json, &deep("{\"a\":", "}", levels))[0].0, TooDeep);
-        assert_eq!(
-            told(Toml, &format!("a = {}", deep("[", "]", levels)))[0].0,
-            TooDeep
-        );
-        assert_eq!(
-            told(Toml, &format!("a = {}", deep("{a = ", "}", levels)))[0].0,
-            TooDeep
-        );
+        assert_eq!(told(Toml, &format!("a = {}", deep("[", "]", levels)))[0].0, TooDeep);
+        assert_eq!(told(Toml, &format!("a = {}", deep("{a = ", "}", levels)))[0].0, TooDeep);
         assert_eq!(told(Toml, &format!("a{} = 1", ".a".repeat(levels)))[0].0, TooDeep);
         assert_eq!(told(Toml, &format!("[a{}]", ".a".repeat(levels)))[0].0, TooDeep);
         assert_eq!(told(Yaml, &deep("[", "]", levels))[0].0, TooDeep);
         assert_eq!(told(Yaml, &format!("{}a", "- ".repeat(levels)))[0].0, TooDeep);
     }
-    assert_eq!(
-        told(Json, &deep("[", "]", 64)),
-        [(WrongType, String::new(), 1, 1)]
-    );
+    assert_eq!(told(Json, &deep("[", "]", 64)), [(WrongType, String::new(), 1, 1)]);
 
     let bomb: String = (1..12)
         .map(|ix| format!("x{ix}: &x{ix} [{}]\n", vec![format!("*x{}", ix - 1); 9].join(",")))
@@ -78,17 +66,11 @@ fn limits_hold() {
 #[test]
 fn too_many_edges() {
     let names: Vec<String> = (0..1_000).map(|ix| format!("t{ix}")).collect();
-    let tasks: Vec<_> = names
-        .iter()
-        .map(|name| json!({"id": name, "command": "x"}))
-        .collect();
+    let tasks: Vec<_> = names.iter().map(|name| json!({"id": name, "command": "x"})).collect();
     let more = (0..1_001).map(|ix| json!({"id": format!("u{ix}"), "command": "x", "depends_on": names}));
     let all: Vec<_> = tasks.into_iter().chain(more).collect();
     let told = told(Json, &json!({"tasks": all}).to_string());
-    assert_eq!(
-        (told[0].0, told[0].1.as_str(), told.len()),
-        (TooManyEdges, "tasks[2000].depends_on", 1)
-    );
+    assert_eq!((told[0].0, told[0].1.as_str(), told.len()), (TooManyEdges, "tasks[2000].depends_on", 1));
 }
 
 #[test]
@@ -98,14 +80,6 @@ fn a_long_cycle_is_shortened() {
         .collect();
     let problems = refused(&json!({"tasks": tasks}).to_string(), Json);
     assert_eq!(problems.len(), 1);
-    assert!(
-        problems[0].problem.starts_with("a cycle: t0 -> t1 -> "),
-        "{}",
-        problems[0].problem
-    );
-    assert!(
-        problems[0].problem.ends_with("… 49988 more … -> t0"),
-        "{}",
-        problems[0].problem
-    );
+    assert!(problems[0].problem.starts_with("a cycle: t0 -> t1 -> "), "{}", problems[0].problem);
+    assert!(problems[0].problem.ends_with("… 49988 more … -> t0"), "{}", problems[0].problem);
 }

@@ -33,20 +33,12 @@ fn faults() -> Vec<Fault> {
     let rows = FAULTS.lines().filter(|line| !line.starts_with('#'));
     rows.map(|row| {
         let cells: Vec<&str> = row.split(" | ").collect();
-        let [pointer, change, code, path, problem] = cells[..] else {
-            panic!("not a row: {row}")
-        };
+        let [pointer, change, code, path, problem] = cells[..] else { panic!("not a row: {row}") };
         let change = match change {
             "remove" => Change::Remove,
             value => Change::Set(serde_json::from_str(value).expect(row)),
         };
-        Fault {
-            pointer,
-            change,
-            code,
-            path,
-            problem,
-        }
+        Fault { pointer, change, code, path, problem }
     })
     .collect()
 }
@@ -57,9 +49,7 @@ fn word(code: ProblemCode) -> String {
 
 fn apply(document: &mut Value, fault: &Fault) {
     let (parent, key) = fault.pointer.rsplit_once('/').unwrap();
-    let parent = document
-        .pointer_mut(parent)
-        .unwrap_or_else(|| panic!("{} is not there", fault.pointer));
+    let parent = document.pointer_mut(parent).unwrap_or_else(|| panic!("{} is not there", fault.pointer));
     match (&fault.change, parent) {
         (Change::Set(value), Value::Object(map)) => drop(map.insert(key.to_owned(), value.clone())),
         (Change::Set(value), Value::Array(list)) => match key.parse::<usize>() {
@@ -91,10 +81,7 @@ fn assert_place(text: &str, problem: &Problem, fault: &Fault, context: &str) {
     if problem.code == ProblemCode::MissingKey {
         return;
     }
-    let shown = text
-        .lines()
-        .nth(line - 1)
-        .unwrap_or_else(|| panic!("no line {line}: {context}"));
+    let shown = text.lines().nth(line - 1).unwrap_or_else(|| panic!("no line {line}: {context}"));
     let last = fault.path.rsplit('.').next().unwrap();
     let needle = match (&fault.change, last.ends_with(']')) {
         (Change::Set(Value::String(value)), true) => value.clone(),
@@ -129,16 +116,11 @@ fn each_fault_is_told_once_with_its_place_and_words() {
         let mut document = base();
         apply(&mut document, &fault);
         for wrapper in WRAPPERS {
-            for format in FORMATS
-                .into_iter()
-                .filter(|format| can_be_written(&fault, *format))
-            {
+            for format in FORMATS.into_iter().filter(|format| can_be_written(&fault, *format)) {
                 let text = render(&wrap(wrapper, &document), format);
                 let problems = refused(&text, format);
                 let context = format!("{} {wrapper} {format:?}\n{text}\n{problems:#?}", fault.pointer);
-                let [problem] = problems.as_slice() else {
-                    panic!("not one problem: {context}")
-                };
+                let [problem] = problems.as_slice() else { panic!("not one problem: {context}") };
                 assert_eq!(word(problem.code), fault.code, "{context}");
                 assert_eq!(problem.path, prefixed(wrapper, fault.path), "{context}");
                 assert_eq!(problem.problem, fault.problem, "{context}");
@@ -175,12 +157,7 @@ fn three_faults_are_told_as_three() {
                     .collect();
                 let mut wanted: Vec<(String, String)> = triple
                     .iter()
-                    .map(|pointer| {
-                        (
-                            pick(pointer).code.to_owned(),
-                            prefixed(wrapper, pick(pointer).path),
-                        )
-                    })
+                    .map(|pointer| (pick(pointer).code.to_owned(), prefixed(wrapper, pick(pointer).path)))
                     .collect();
                 told.sort();
                 wanted.sort();
@@ -195,22 +172,13 @@ fn problems_come_in_file_order() {
     let text = "dag_id = \"a b\"\n[[tasks]]\nid = \"x\"\nfoo = 1\ncommand = \"\"\n[[tasks]]\nid = \"x\"\ncommand = \"y\"\n";
     let problems = refused(text, Format::Toml);
     let places: Vec<(Option<u32>, Option<u32>)> = problems.iter().map(|p| (p.line, p.column)).collect();
-    assert_eq!(
-        places,
-        [
-            (Some(1), Some(10)),
-            (Some(4), Some(1)),
-            (Some(5), Some(11)),
-            (Some(7), Some(6))
-        ]
-    );
+    assert_eq!(places, [(Some(1), Some(10)), (Some(4), Some(1)), (Some(5), Some(11)), (Some(7), Some(6))]);
 }
 
 #[test]
 fn a_thousand_problems_are_told_and_the_rest_counted() {
-    let tasks: Vec<Value> = (0..1_500)
-        .map(|ix| json!({"id": format!("t{ix}"), "command": "x", "zzz": 1}))
-        .collect();
+    let tasks: Vec<Value> =
+        (0..1_500).map(|ix| json!({"id": format!("t{ix}"), "command": "x", "zzz": 1})).collect();
     let problems = refused(&json!({"tasks": tasks}).to_string(), Format::Json);
     assert_eq!(problems.len(), 1_001);
     assert_eq!(problems[1_000].problem, "and 500 more problems");

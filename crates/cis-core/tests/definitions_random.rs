@@ -12,10 +12,7 @@ use proptest::prelude::*;
 /// something about a place inside the file.
 fn read(text: &[u8]) {
     for format in FORMATS.into_iter().chain([Format::guess(text)]) {
-        let defaults = Defaults {
-            dag_id: Some("x".to_owned()),
-            scope: None,
-        };
+        let defaults = Defaults { dag_id: Some("x".to_owned()), scope: None };
         match parse(text, format, &defaults) {
             Ok(parsed) => {
                 let back = from_stored(&to_stored(&parsed.dag)).unwrap();
@@ -26,9 +23,7 @@ fn read(text: &[u8]) {
                 assert!(!problems.is_empty());
                 let lines = text.iter().filter(|b| **b == b'\n').count() + 1;
                 assert!(
-                    problems
-                        .iter()
-                        .all(|p| p.line.is_none_or(|line| (1..=lines).contains(&(line as usize))))
+                    problems.iter().all(|p| p.line.is_none_or(|line| (1..=lines).contains(&(line as usize))))
                 );
             }
         }

@@ -24,7 +24,9 @@ impl Client {
     pub fn connect(socket: &Path) -> io::Result<Option<Self>> {
         match with_short_path(socket, |short| UnixStream::connect(short)) {
             Ok(stream) => Ok(Some(Self { stream })),
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(None),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                Ok(None)
+            }
             Err(e) => Err(e),
         }
     }

@@ -70,6 +70,8 @@ pub enum Reply {
     Attached,
     Hello(About),
     Refused(Refusal),
+    /// Nothing was done: this coordinator is leaving. Ask the next one.
+    Going,
 }
 
 /// What a coordinator says of itself.
@@ -135,5 +137,8 @@ expect! {
 }
 
 fn unexpected(reply: &Reply) -> Refusal {
+    if matches!(reply, Reply::Going) {
+        return Refusal::new(ErrorCode::Unavailable, "the coordinator is leaving");
+    }
     Refusal::new(ErrorCode::Internal, format!("unexpected answer: {reply:?}"))
 }

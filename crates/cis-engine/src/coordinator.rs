@@ -74,7 +74,11 @@ pub const SELF: Owner = Owner(0);
 /// A message to the loop.
 #[derive(Debug)]
 pub enum Ask {
-    Command { command: Command, owner: Owner, reply: oneshot::Sender<Reply> },
+    Command {
+        command: Command,
+        owner: Owner,
+        reply: oneshot::Sender<Reply>,
+    },
     /// A connection closed: what it owned ends.
     Gone(Owner),
     /// Stop once the present step is done; answers how many runs are left for others.
@@ -93,21 +97,19 @@ impl Handle {
     /// Asks and waits for the answer.
     pub async fn call(&self, command: Command, owner: Owner) -> Reply {
         let (reply, answer) = oneshot::channel();
-        let gone = || Reply::Refused(Refusal::new(ErrorCode::Unavailable, "the coordinator is going"));
         if self.asks.send(Ask::Command { command, owner, reply }).await.is_err() {
-            return gone();
+            return Reply::Going;
         }
-        answer.await.unwrap_or_else(|_| gone())
+        answer.await.unwrap_or(Reply::Going)
     }
 
     /// [`Handle::call`], for threads outside the loop's runtime.
     pub fn call_blocking(&self, command: Command, owner: Owner) -> Reply {
         let (reply, answer) = oneshot::channel();
-        let gone = || Reply::Refused(Refusal::new(ErrorCode::Unavailable, "the coordinator is going"));
         if self.asks.blocking_send(Ask::Command { command, owner, reply }).is_err() {
-            return gone();
+            return Reply::Going;
         }
-        answer.blocking_recv().unwrap_or_else(|_| gone())
+        answer.blocking_recv().unwrap_or(Reply::Going)
     }
 
     /// Says that a connection closed.
@@ -232,7 +234,8 @@ impl<S: Store> Coordinator<S> {
         }
         let known = self.connect().await?;
         let now = self.clock.now();
-        let unknown: Vec<AttemptKey> = self.flying.keys().filter(|key| !known.contains_key(*key)).copied().collect();
+        let unknown: Vec<AttemptKey> =
+            self.flying.keys().filter(|key| !known.contains_key(*key)).copied().collect();
         for key in unknown {
             // Never started: nothing of it can be alive. After a restart of the machine that cannot be told
             // (the runner's journal is not forced to disk), so it counts as interrupted.
@@ -375,11 +378,11 @@ impl<S: Store> Coordinator<S> {
             }
         };
         tokio::select! {
-            ask = self.asks.recv() => {
-                if let Some(ask) = ask {
-                    self.handle(ask).await?;
-                }
-            }
+            ask = self.asks.recv() => match ask {
+                Some(ask) => self.handle(ask).await?,
+                // Every handle is gone: nobody can ask for anything any more.
+                None => self.leaving = Some(oneshot::channel().0),
+            },
             message = runner => match message {
                 Ok(message) => self.hear(message).await?,
                 Err(_) => self.reconnect().await?,
@@ -488,7 +491,8 @@ impl<S: Store> Coordinator<S> {
             return Ok(context.clone());
         }
         let path = self.options.data_dir.context(run.0);
-        let context = Context::load(&path).map_err(|e| format!("its run's environment cannot be read: {e}"))?;
+        let context =
+            Context::load(&path).map_err(|e| format!("its run's environment cannot be read: {e}"))?;
         let context = Arc::new(context);
         self.contexts.insert(run, context.clone());
         Ok(context)
@@ -534,8 +538,12 @@ impl<S: Store> Coordinator<S> {
     /// heard of. It starts nothing twice.
     async fn reconnect(&mut self) -> Result<(), Refusal> {
         let known = self.connect().await?;
-        let unknown: Vec<Arc<Claimed>> =
-            self.flying.iter().filter(|(key, _)| !known.contains_key(*key)).map(|(_, claim)| claim.clone()).collect();
+        let unknown: Vec<Arc<Claimed>> = self
+            .flying
+            .iter()
+            .filter(|(key, _)| !known.contains_key(*key))
+            .map(|(_, claim)| claim.clone())
+            .collect();
         for claim in unknown {
             let run = claim.run.key;
             let tied = self.owners.get(&run) == Some(&SELF);

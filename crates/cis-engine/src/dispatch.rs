@@ -63,7 +63,9 @@ impl Dispatch {
             env.push((name.clone(), fill(value, &scene, name)?));
         }
         let (argv, stdin) = match &task.kind {
-            Kind::Shell { command } => (vec!["/bin/sh".to_owned(), "-c".to_owned(), command.to_string()], None),
+            Kind::Shell { command } => {
+                (vec!["/bin/sh".to_owned(), "-c".to_owned(), command.to_string()], None)
+            }
             Kind::Skill(call) => self.skill(claim, call, context, &scene, &mut env)?,
         };
         self.cookies(claim, &mut env);

@@ -86,7 +86,9 @@ fn read_outputs(ended: &Ended, claim: Option<&Claimed>) -> Result<Option<Value>,
     let is_skill = claim.is_some_and(|claim| matches!(claim.task().kind, Kind::Skill(_)));
     let whole = ended.log.stdout_tail.len() as u64 <= ended.log.bytes;
     if is_skill && whole && ended.log.stdout_tail.trim_start().starts_with('{') {
-        return Ok(serde_json::from_str::<Map<String, Value>>(&ended.log.stdout_tail).ok().map(Value::Object));
+        return Ok(serde_json::from_str::<Map<String, Value>>(&ended.log.stdout_tail)
+            .ok()
+            .map(Value::Object));
     }
     Ok(None)
 }
@@ -103,10 +105,10 @@ fn parse_outputs(text: &str) -> Result<Value, String> {
         if line.trim().is_empty() {
             continue;
         }
-        let (key, value) = line
-            .split_once('=')
-            .filter(|(key, _)| !key.trim().is_empty())
-            .ok_or_else(|| format!("`$CIS_OUTPUT` line {}: expected `key=value`, found `{line}`", index + 1))?;
+        let (key, value) =
+            line.split_once('=').filter(|(key, _)| !key.trim().is_empty()).ok_or_else(|| {
+                format!("`$CIS_OUTPUT` line {}: expected `key=value`, found `{line}`", index + 1)
+            })?;
         values.insert(key.trim().to_owned(), Value::String(value.to_owned()));
     }
     Ok(Value::Object(values))

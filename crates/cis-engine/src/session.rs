@@ -76,11 +76,13 @@ impl Session {
     pub fn ask(&mut self, command: Command) -> Result<Reply, Refusal> {
         loop {
             match &mut self.link {
-                Link::Here(here) => return Ok(here.handle.call_blocking(command, SELF)),
+                Link::Here(here) => match here.handle.call_blocking(command.clone(), SELF) {
+                    Reply::Going => self.reopen()?,
+                    reply => return Ok(reply),
+                },
                 Link::There(client) => match client.call(command.clone()) {
-                    Ok(Reply::Refused(refusal)) if refusal.code == ErrorCode::Unavailable => self.reopen()?,
+                    Ok(Reply::Going) | Err(_) => self.reopen()?,
                     Ok(reply) => return Ok(reply),
-                    Err(_) => self.reopen()?,
                 },
             }
         }
@@ -101,10 +103,9 @@ impl Session {
         loop {
             self.link = open_link(&self.options)?;
             let attached = self.owned.clone().into_iter().all(|run| match &mut self.link {
-                Link::Here(here) => !matches!(
-                    here.handle.call_blocking(Command::Attach { run }, SELF),
-                    Reply::Refused(_)
-                ),
+                Link::Here(here) => {
+                    matches!(here.handle.call_blocking(Command::Attach { run }, SELF), Reply::Attached)
+                }
                 Link::There(client) => matches!(client.call(Command::Attach { run }), Ok(Reply::Attached)),
             });
             if attached {
@@ -148,7 +149,9 @@ impl Session {
             spawn_background(&self.options)?;
         }
         drop(here.handle);
-        here.thread.join().unwrap_or_else(|_| Err(Refusal::new(ErrorCode::Internal, "the coordinator panicked")))
+        here.thread
+            .join()
+            .unwrap_or_else(|_| Err(Refusal::new(ErrorCode::Internal, "the coordinator panicked")))
     }
 }
 
@@ -218,8 +221,11 @@ fn open_link(options: &Options) -> Result<Link, Refusal> {
         }
         pause();
     }
-    Err(Refusal::new(ErrorCode::Unavailable, "another process holds the coordinator's lock but does not answer")
-        .hint("look for a stopped or hanging `cis` process on this data directory"))
+    Err(Refusal::new(
+        ErrorCode::Unavailable,
+        "another process holds the coordinator's lock but does not answer",
+    )
+    .hint("look for a stopped or hanging `cis` process on this data directory"))
 }
 
 /// Nothing announces that a lock was released; this is the one place that has to look again.
@@ -260,7 +266,8 @@ async fn live(
 ) -> Result<(), Refusal> {
     let store = SqliteStore::open(&options.data_dir.database(), options.durability)?;
     let socket = options.data_dir.socket();
-    let (coordinator, handle) = Coordinator::start(store, options, Arc::new(System), Arc::new(System)).await?;
+    let (coordinator, handle) =
+        Coordinator::start(store, options, Arc::new(System), Arc::new(System)).await?;
     let server = Server::listen(socket, handle.clone()).map_err(|e| unreachable(&e))?;
     let _ = ready.send((handle, runtime));
     let store = coordinator.run().await;

@@ -41,7 +41,10 @@ pub(crate) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T
 }
 
 /// Sends one message.
-pub(crate) async fn send_async<T: Serialize>(to: &mut (impl AsyncWrite + Unpin), message: &T) -> io::Result<()> {
+pub(crate) async fn send_async<T: Serialize>(
+    to: &mut (impl AsyncWrite + Unpin),
+    message: &T,
+) -> io::Result<()> {
     to.write_all(&frame(message)?).await
 }
 

@@ -30,9 +30,7 @@ pub fn scope(root: &Path) -> Scope {
     let mark: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
     let name = name(root).unwrap_or_else(|| "dir".to_owned());
     // Both parts are within the alphabet, so this cannot fail.
-    format!("project-{name}-{mark}")
-        .parse()
-        .unwrap_or_else(|_| Scope::global())
+    format!("project-{name}-{mark}").parse().unwrap_or_else(|_| Scope::global())
 }
 
 /// The name of `dir`, as far as it is within the alphabet of names.
@@ -41,13 +39,7 @@ pub fn name(dir: &Path) -> Option<String> {
         .file_name()?
         .to_string_lossy()
         .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') {
-                c
-            } else {
-                '-'
-            }
-        })
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' })
         .take(NAME_MAX)
         .collect();
     let name = name.trim_matches(['-', '.']);

@@ -94,11 +94,7 @@ impl<'w, W: Write> Object<'w, W> {
     }
 
     fn truth(&mut self, key: &str, truth: bool) -> fmt::Result {
-        if truth {
-            self.key(key)?.write_str("true")
-        } else {
-            Ok(())
-        }
+        if truth { self.key(key)?.write_str("true") } else { Ok(()) }
     }
 
     /// Names are ASCII, so the map's order is the canonical one.
@@ -129,17 +125,10 @@ fn write_dag(out: &mut impl Write, dag: &Dag) -> fmt::Result {
     object.texts("env", &dag.env)?;
     object.number("max_parallel", dag.max_parallel.map(i64::from))?;
     if !dag.params.is_empty() {
-        let params = dag
-            .params
-            .iter()
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
+        let params = dag.params.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         object.value("params", &Value::Object(params))?;
     }
-    object.text(
-        "policy",
-        (dag.policy != Policy::default()).then(|| dag.policy.word()),
-    )?;
+    object.text("policy", (dag.policy != Policy::default()).then(|| dag.policy.word()))?;
     object.number("priority", (dag.priority != 0).then(|| dag.priority.into()))?;
     object.span("queue_timeout_ms", dag.queue_timeout)?;
     object.texts("skills", &dag.skills)?;
@@ -190,10 +179,7 @@ fn write_task(out: &mut impl Write, task: &Task, tasks: &[Task]) -> fmt::Result 
     if let Some(retry) = &more.retry {
         write_retry(object.key("retry")?, retry)?;
     }
-    object.text(
-        "run_if",
-        (task.run_if != RunIf::default()).then(|| task.run_if.word()),
-    )?;
+    object.text("run_if", (task.run_if != RunIf::default()).then(|| task.run_if.word()))?;
     if let Kind::Skill(call) = &task.kind {
         object.text("skill", Some(&call.skill))?;
     }
@@ -209,10 +195,7 @@ fn write_retry(out: &mut impl Write, retry: &Retry) -> fmt::Result {
     let mut object = Object::open(out)?;
     object.text("backoff", (retry.backoff == Backoff::Fixed).then_some("fixed"))?;
     object.span("cap_ms", (retry.cap != usual.cap).then_some(retry.cap))?;
-    object.span(
-        "initial_ms",
-        (retry.initial != usual.initial).then_some(retry.initial),
-    )?;
+    object.span("initial_ms", (retry.initial != usual.initial).then_some(retry.initial))?;
     if !retry.jitter {
         object.key("jitter")?.write_str("false")?;
     }

@@ -24,10 +24,7 @@ struct Edges {
 
 impl Edges {
     fn of(&self, task: TaskIx) -> &[TaskIx] {
-        let range = self
-            .offsets
-            .get(task.index())
-            .zip(self.offsets.get(task.index() + 1));
+        let range = self.offsets.get(task.index()).zip(self.offsets.get(task.index() + 1));
         range.map_or(&[], |(from, to)| &self.ends[*from as usize..*to as usize])
     }
 }
@@ -44,11 +41,7 @@ impl Plan {
         let depends_on = forwards(tasks);
         let dependents = backwards(&depends_on);
         let order = order(&depends_on, &dependents);
-        Self {
-            depends_on,
-            dependents,
-            order,
-        }
+        Self { depends_on, dependents, order }
     }
 
     /// How many tasks there are.
@@ -99,11 +92,7 @@ impl Plan {
     pub fn layers(&self) -> Vec<u32> {
         let mut layers = vec![0; self.len()];
         for task in &self.order {
-            let below = self
-                .depends_on(*task)
-                .iter()
-                .map(|before| layers[before.index()] + 1)
-                .max();
+            let below = self.depends_on(*task).iter().map(|before| layers[before.index()] + 1).max();
             layers[task.index()] = below.unwrap_or(0);
         }
         layers
@@ -172,11 +161,7 @@ fn backwards(edges: &Edges) -> Edges {
 
 /// Kahn's order: whoever has nobody left to wait for comes next.
 fn order(depends_on: &Edges, dependents: &Edges) -> Vec<TaskIx> {
-    let mut left: Vec<u32> = depends_on
-        .offsets
-        .windows(2)
-        .map(|pair| pair[1] - pair[0])
-        .collect();
+    let mut left: Vec<u32> = depends_on.offsets.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let free = left.iter().enumerate().filter(|(_, left)| **left == 0);
     let mut order: Vec<TaskIx> = Vec::with_capacity(left.len());
     order.extend(free.map(|(ix, _)| TaskIx(u32::try_from(ix).unwrap_or(u32::MAX))));
@@ -199,10 +184,8 @@ mod tests {
     use super::*;
 
     fn plan(edges: &[&[u32]]) -> Plan {
-        let edges: Vec<Vec<TaskIx>> = edges
-            .iter()
-            .map(|before| before.iter().map(|ix| TaskIx(*ix)).collect())
-            .collect();
+        let edges: Vec<Vec<TaskIx>> =
+            edges.iter().map(|before| before.iter().map(|ix| TaskIx(*ix)).collect()).collect();
         Plan::of_dependencies(edges.iter().map(Vec::as_slice))
     }
 
@@ -226,16 +209,10 @@ mod tests {
         assert_eq!(ixs(plan.upstream(TaskIx(4))), [0, 1, 2, 3]);
         assert_eq!(ixs(plan.upstream(TaskIx(5))), [0; 0]);
         assert_eq!(plan.len(), 6);
-        let place: Vec<usize> = plan
-            .tasks()
-            .map(|task| plan.order().iter().position(|t| *t == task).unwrap())
-            .collect();
+        let place: Vec<usize> =
+            plan.tasks().map(|task| plan.order().iter().position(|t| *t == task).unwrap()).collect();
         for task in plan.tasks() {
-            assert!(
-                plan.depends_on(task)
-                    .iter()
-                    .all(|before| place[before.index()] < place[task.index()])
-            );
+            assert!(plan.depends_on(task).iter().all(|before| place[before.index()] < place[task.index()]));
         }
     }
 
@@ -248,9 +225,8 @@ mod tests {
 
     #[test]
     fn a_long_chain_needs_no_stack() {
-        let before: Vec<Vec<u32>> = (0..100_000u32)
-            .map(|ix| if ix == 0 { vec![] } else { vec![ix - 1] })
-            .collect();
+        let before: Vec<Vec<u32>> =
+            (0..100_000u32).map(|ix| if ix == 0 { vec![] } else { vec![ix - 1] }).collect();
         let edges: Vec<&[u32]> = before.iter().map(Vec::as_slice).collect();
         let plan = plan(&edges);
         assert_eq!(plan.order().len(), 100_000);

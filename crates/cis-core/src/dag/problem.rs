@@ -60,14 +60,7 @@ pub enum ProblemCode {
 impl Problem {
     /// A problem at `path`.
     pub fn new(code: ProblemCode, path: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self {
-            code,
-            path: path.into(),
-            line: None,
-            column: None,
-            problem: problem.into(),
-            hint: None,
-        }
+        Self { code, path: path.into(), line: None, column: None, problem: problem.into(), hint: None }
     }
 
     /// The same with a remedy.

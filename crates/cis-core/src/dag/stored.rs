@@ -179,11 +179,7 @@ impl<'a> StoredDag<'a> {
             params: self.params.into_owned(),
             workdir: self.workdir.map(Cow::into_owned),
             skills: self.skills.into_owned(),
-            tasks: self
-                .tasks
-                .into_iter()
-                .map(|task| task.into_task(count))
-                .collect::<Result<_, _>>()?,
+            tasks: self.tasks.into_iter().map(|task| task.into_task(count)).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -198,9 +194,7 @@ impl<'a> StoredTask<'a> {
             id: task.id.as_str().into(),
             command,
             skill: call.map(|call| Cow::Borrowed(&*call.skill)),
-            input: call
-                .filter(|call| !call.input.is_null())
-                .map(|call| Cow::Borrowed(&call.input)),
+            input: call.filter(|call| !call.input.is_null()).map(|call| Cow::Borrowed(&call.input)),
             depends_on: Cow::Borrowed(&task.depends_on),
             run_if: (task.run_if != RunIf::default()).then(|| task.run_if.word().into()),
             priority: task.priority,
@@ -216,15 +210,10 @@ impl<'a> StoredTask<'a> {
             return Err(bad("a dependency on a task that is not there"));
         }
         let kind = match (self.command, self.skill) {
-            (Some(command), None) => Kind::Shell {
-                command: command.into(),
-            },
+            (Some(command), None) => Kind::Shell { command: command.into() },
             (None, Some(skill)) => {
                 let input = self.input.map(Cow::into_owned).unwrap_or_default();
-                Kind::Skill(Box::new(SkillCall {
-                    skill: skill.into_owned(),
-                    input,
-                }))
+                Kind::Skill(Box::new(SkillCall { skill: skill.into_owned(), input }))
             }
             _ => return Err(bad("a task needs one of `command` and `skill`")),
         };
@@ -289,11 +278,7 @@ impl<'a> StoredRetry<'a> {
     fn into_retry(self) -> Retry {
         Retry {
             max: self.max,
-            backoff: if self.fixed {
-                Backoff::Fixed
-            } else {
-                Backoff::Exponential
-            },
+            backoff: if self.fixed { Backoff::Fixed } else { Backoff::Exponential },
             initial: self.initial_ms,
             cap: self.cap_ms,
             jitter: self.jitter,
@@ -313,9 +298,6 @@ fn bad(problem: impl ToString) -> StoredError {
 /// The value of a word; absent means the default.
 fn word<T: Copy + Default>(word: Option<Cow<'_, str>>, words: &[(&str, T)]) -> Result<T, StoredError> {
     let Some(word) = word else { return Ok(T::default()) };
-    let found = words
-        .iter()
-        .find(|(known, _)| *known == word)
-        .map(|(_, value)| *value);
+    let found = words.iter().find(|(known, _)| *known == word).map(|(_, value)| *value);
     found.ok_or_else(|| bad(format!("unknown word `{word}`")))
 }

@@ -47,11 +47,6 @@ pub(crate) fn render(document: &Value, format: Format) -> String {
 
 /// What is wrong with `text`; nothing, if nothing is.
 pub(crate) fn refused(text: &str, format: Format) -> Vec<Problem> {
-    let defaults = Defaults {
-        dag_id: Some("stem".to_owned()),
-        scope: None,
-    };
-    parse(text.as_bytes(), format, &defaults)
-        .err()
-        .unwrap_or_default()
+    let defaults = Defaults { dag_id: Some("stem".to_owned()), scope: None };
+    parse(text.as_bytes(), format, &defaults).err().unwrap_or_default()
 }

@@ -83,11 +83,7 @@ pub(super) fn read(name: &str, dir: &Path) -> Result<Manifest, SkillError> {
 
 /// The text of `path`; `None` if there is no such file.
 fn text(name: &str, path: &Path) -> Result<Option<String>, SkillError> {
-    let fail = |error| SkillError::Io {
-        name: name.to_owned(),
-        path: path.to_owned(),
-        error,
-    };
+    let fail = |error| SkillError::Io { name: name.to_owned(), path: path.to_owned(), error };
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -96,10 +92,7 @@ fn text(name: &str, path: &Path) -> Result<Option<String>, SkillError> {
     let mut bytes = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(fail)?;
     if bytes.len() as u64 > FILE_MAX {
-        return Err(SkillError::invalid(
-            name,
-            format!("`{}` is larger than 1 MiB", path.display()),
-        ));
+        return Err(SkillError::invalid(name, format!("`{}` is larger than 1 MiB", path.display())));
     }
     String::from_utf8(bytes)
         .map(Some)
@@ -125,21 +118,14 @@ fn from_markdown(name: &str, file: &Path, text: &str) -> Result<Manifest, SkillE
         file: file.to_owned(),
         description: front.description,
         version: version.as_ref().map(scalar),
-        program: front
-            .command
-            .filter(|command| !command.trim().is_empty())
-            .as_deref()
-            .map(shell),
+        program: front.command.filter(|command| !command.trim().is_empty()).as_deref().map(shell),
     })
 }
 
 /// What stands between the first line `---` and the next.
 fn front_matter(text: &str) -> Option<&str> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let body = text
-        .strip_prefix("---")?
-        .trim_start_matches([' ', '\t', '\r'])
-        .strip_prefix('\n')?;
+    let body = text.strip_prefix("---")?.trim_start_matches([' ', '\t', '\r']).strip_prefix('\n')?;
     let mut end = 0;
     for line in body.split_inclusive('\n') {
         if line.trim_end() == "---" {
@@ -158,9 +144,8 @@ fn scalar(value: &Value) -> String {
 fn from_toml(name: &str, dir: &Path, file: &Path, text: &str) -> Result<Manifest, SkillError> {
     let invalid = |why: String| SkillError::invalid(name, why);
     let older: Older = toml::from_str(text).map_err(|error| {
-        let line = error.span().map_or(1, |span| {
-            1 + text.get(..span.start).unwrap_or("").matches('\n').count()
-        });
+        let line =
+            error.span().map_or(1, |span| 1 + text.get(..span.start).unwrap_or("").matches('\n').count());
         invalid(format!("`{}` line {line}: {}", file.display(), error.message()))
     })?;
     same_name(name, older.skill.name.as_deref(), file)?;
@@ -180,10 +165,7 @@ fn from_toml(name: &str, dir: &Path, file: &Path, text: &str) -> Result<Manifest
             )));
         }
     }
-    let program = older
-        .execution
-        .map(|execution| program(name, dir, execution))
-        .transpose()?;
+    let program = older.execution.map(|execution| program(name, dir, execution)).transpose()?;
     Ok(Manifest {
         file: file.to_owned(),
         description: older.skill.description,
@@ -209,10 +191,7 @@ fn program(name: &str, dir: &Path, execution: OlderExecution) -> Result<Vec<Stri
     } else if bare && !execution.binary.starts_with("./") {
         execution.binary
     } else {
-        return Err(SkillError::invalid(
-            name,
-            format!("there is no file `{}`", inside.display()),
-        ));
+        return Err(SkillError::invalid(name, format!("there is no file `{}`", inside.display())));
     };
     Ok(std::iter::once(binary).chain(execution.args).collect())
 }
@@ -222,13 +201,8 @@ fn same_name(name: &str, told: Option<&str>, file: &Path) -> Result<(), SkillErr
     match told {
         Some(told) if told != name => Err(SkillError::Invalid {
             name: name.to_owned(),
-            why: format!(
-                "its directory is called `{name}`, but `{}` says `{told}`",
-                file.display()
-            ),
-            hint: Some(format!(
-                "rename the directory to `{told}`, or say `name: {name}` in the file"
-            )),
+            why: format!("its directory is called `{name}`, but `{}` says `{told}`", file.display()),
+            hint: Some(format!("rename the directory to `{told}`, or say `name: {name}` in the file")),
         }),
         _ => Ok(()),
     }

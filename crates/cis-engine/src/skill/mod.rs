@@ -57,25 +57,13 @@ pub enum SkillError {
     #[error(transparent)]
     BadName(#[from] BadName),
     #[error("there is no skill `{name}` in {}", listing(searched))]
-    NotFound {
-        name: String,
-        searched: Vec<PathBuf>,
-        nearest: Option<String>,
-    },
+    NotFound { name: String, searched: Vec<PathBuf>, nearest: Option<String> },
     #[error("skill `{name}` cannot be used: {why}")]
-    Invalid {
-        name: String,
-        why: String,
-        hint: Option<String>,
-    },
+    Invalid { name: String, why: String, hint: Option<String> },
     #[error("skill `{name}` has no command: it is instructions only")]
     NoCommand { name: String, file: PathBuf },
     #[error("skill `{name}`: cannot read `{}`: {error}", path.display())]
-    Io {
-        name: String,
-        path: PathBuf,
-        error: io::Error,
-    },
+    Io { name: String, path: PathBuf, error: io::Error },
 }
 
 /// Where skills are looked for, first match wins; the built-in ones come last.
@@ -118,18 +106,11 @@ impl Skill {
     }
 
     fn load(name: &str, dir: &Path) -> Result<Self, SkillError> {
-        let io = |path: &Path, error| SkillError::Io {
-            name: name.to_owned(),
-            path: path.to_owned(),
-            error,
-        };
+        let io = |path: &Path, error| SkillError::Io { name: name.to_owned(), path: path.to_owned(), error };
         // The directory itself may be a link: people link skills they keep elsewhere.
         let dir = dir.canonicalize().map_err(|error| io(dir, error))?;
         if dir.to_str().is_none() {
-            return Err(SkillError::invalid(
-                name,
-                format!("the path `{}` is not UTF-8", dir.display()),
-            ));
+            return Err(SkillError::invalid(name, format!("the path `{}` is not UTF-8", dir.display())));
         }
         let manifest = manifest::read(name, &dir)?;
         let tree_hash = tree::hash(&dir).map_err(|error| match error {
@@ -152,9 +133,7 @@ impl SkillPath {
     /// A search path over `dirs`, in this order.
     pub fn new(dirs: impl IntoIterator<Item = PathBuf>) -> Self {
         let mut seen = BTreeSet::new();
-        Self {
-            dirs: dirs.into_iter().filter(|dir| seen.insert(dir.clone())).collect(),
-        }
+        Self { dirs: dirs.into_iter().filter(|dir| seen.insert(dir.clone())).collect() }
     }
 
     /// The directories, in order.
@@ -169,12 +148,7 @@ impl SkillPath {
         if !is_name(name) {
             return Err(BadName(name.to_owned()).into());
         }
-        if let Some(dir) = self
-            .dirs
-            .iter()
-            .map(|dir| dir.join(name))
-            .find(|dir| dir.is_dir())
-        {
+        if let Some(dir) = self.dirs.iter().map(|dir| dir.join(name)).find(|dir| dir.is_dir()) {
             return Skill::load(name, &dir);
         }
         if name == "echo" {
@@ -190,24 +164,13 @@ impl SkillPath {
     /// Everything on the path by name, broken ones included.
     pub fn list(&self) -> Vec<Listed> {
         let names = self.names();
-        names
-            .into_iter()
-            .map(|name| Listed {
-                skill: self.find(&name),
-                name,
-            })
-            .collect()
+        names.into_iter().map(|name| Listed { skill: self.find(&name), name }).collect()
     }
 
     fn names(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::from(["echo".to_owned()]);
         // A directory that is not there or cannot be read has no skills; `find` says so for those asked for.
-        let entries = self
-            .dirs
-            .iter()
-            .filter_map(|dir| dir.read_dir().ok())
-            .flatten()
-            .filter_map(Result::ok);
+        let entries = self.dirs.iter().filter_map(|dir| dir.read_dir().ok()).flatten().filter_map(Result::ok);
         for entry in entries.filter(|entry| entry.path().is_dir()) {
             let name = entry.file_name().to_string_lossy().into_owned();
             if !name.starts_with('.') {
@@ -220,34 +183,23 @@ impl SkillPath {
 
 impl SkillError {
     fn invalid(name: &str, why: impl Into<String>) -> Self {
-        Self::Invalid {
-            name: name.to_owned(),
-            why: why.into(),
-            hint: None,
-        }
+        Self::Invalid { name: name.to_owned(), why: why.into(), hint: None }
     }
 
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::BadName(_) | Self::Io { .. } => None,
-            Self::NotFound {
-                nearest: Some(nearest),
-                ..
-            } => Some(format!("did you mean `{nearest}`?")),
+            Self::NotFound { nearest: Some(nearest), .. } => Some(format!("did you mean `{nearest}`?")),
             Self::NotFound { name, searched, .. } => {
-                let place = searched
-                    .first()
-                    .map_or_else(|| ".cis/skills".into(), |dir| dir.to_string_lossy());
-                Some(format!(
-                    "create `{place}/{name}/SKILL.md`, or name its directory with `--skill-dir`"
-                ))
+                let place =
+                    searched.first().map_or_else(|| ".cis/skills".into(), |dir| dir.to_string_lossy());
+                Some(format!("create `{place}/{name}/SKILL.md`, or name its directory with `--skill-dir`"))
             }
             Self::Invalid { hint, .. } => hint.clone(),
-            Self::NoCommand { file, .. } => Some(format!(
-                "add `command:` to its front matter in `{}`",
-                file.display()
-            )),
+            Self::NoCommand { file, .. } => {
+                Some(format!("add `command:` to its front matter in `{}`", file.display()))
+            }
         }
     }
 
@@ -273,10 +225,7 @@ pub fn pin(dag: &mut Dag, path: &SkillPath) -> Vec<Problem> {
     let mut pinned = BTreeMap::new();
     let mut problems = Vec::new();
     for (name, (task, uses)) in first_use {
-        match path
-            .find(name)
-            .and_then(|skill| skill.argv().map(|_| skill.tree_hash.clone()))
-        {
+        match path.find(name).and_then(|skill| skill.argv().map(|_| skill.tree_hash.clone())) {
             Ok(hash) => {
                 pinned.insert(name.to_owned(), hash);
             }
@@ -293,11 +242,7 @@ fn problem(error: &SkillError, task: usize, uses: usize) -> (usize, Problem) {
         1 => String::new(),
         n => format!(" ({n} tasks name it)"),
     };
-    let mut problem = Problem::new(
-        error.code(),
-        format!("tasks[{task}].skill"),
-        format!("{error}{also}"),
-    );
+    let mut problem = Problem::new(error.code(), format!("tasks[{task}].skill"), format!("{error}{also}"));
     problem.hint = error.hint();
     (task, problem)
 }
@@ -322,10 +267,7 @@ fn listing(dirs: &[PathBuf]) -> String {
     if dirs.is_empty() {
         return "an empty search path".to_owned();
     }
-    dirs.iter()
-        .map(|dir| format!("`{}`", dir.display()))
-        .collect::<Vec<_>>()
-        .join(", ")
+    dirs.iter().map(|dir| format!("`{}`", dir.display())).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -43,10 +43,7 @@ fn front(command: &str) -> String {
 fn dag(skills: &[&str]) -> Dag {
     let task = |(i, skill): (usize, &&str)| Task {
         id: format!("t{i}").parse().unwrap(),
-        kind: Kind::Skill(Box::new(SkillCall {
-            skill: (*skill).to_owned(),
-            input: Value::Null,
-        })),
+        kind: Kind::Skill(Box::new(SkillCall { skill: (*skill).to_owned(), input: Value::Null })),
         depends_on: Box::default(),
         run_if: RunIf::default(),
         priority: 0,
@@ -83,15 +80,9 @@ fn finds_a_skill_by_its_directory() {
     let skill = shelf.path().find("lint").unwrap();
     assert_eq!(skill.description.as_deref(), Some("Checks style"));
     assert_eq!(skill.version.as_deref(), Some("1.5"));
-    assert_eq!(
-        skill.argv().unwrap(),
-        ["/bin/sh", "-c", "sh \"$CIS_SKILL_DIR/run.sh\""]
-    );
+    assert_eq!(skill.argv().unwrap(), ["/bin/sh", "-c", "sh \"$CIS_SKILL_DIR/run.sh\""]);
     let dir = shelf.0.path().canonicalize().unwrap().join("lint");
-    assert_eq!(
-        skill.env()[0],
-        ("CIS_SKILL_DIR".to_owned(), dir.to_str().unwrap().to_owned())
-    );
+    assert_eq!(skill.env()[0], ("CIS_SKILL_DIR".to_owned(), dir.to_str().unwrap().to_owned()));
     assert!(skill.tree_hash.starts_with("sha256:") && skill.tree_hash.len() == 71);
 }
 
@@ -105,20 +96,12 @@ fn the_older_file_still_works() {
     assert!(shelf.why("old").contains("there is no file `DIR/old/bin/old`"));
     let binary = shelf.put("old/bin/old", "");
     let skill = shelf.path().find("old").unwrap();
-    assert_eq!(
-        skill.argv().unwrap(),
-        [binary.canonicalize().unwrap().to_str().unwrap(), "-v"]
-    );
+    assert_eq!(skill.argv().unwrap(), [binary.canonicalize().unwrap().to_str().unwrap(), "-v"]);
     assert_eq!(skill.version.as_deref(), Some("1.0.0"));
 
-    shelf.put(
-        "py/skill.toml",
-        "[skill]\nname = \"py\"\n[execution]\nbinary = \"python3\"\nargs = [\"-V\"]\n",
-    );
-    assert_eq!(
-        shelf.path().find("py").unwrap().argv().unwrap(),
-        ["python3", "-V"]
-    );
+    shelf
+        .put("py/skill.toml", "[skill]\nname = \"py\"\n[execution]\nbinary = \"python3\"\nargs = [\"-V\"]\n");
+    assert_eq!(shelf.path().find("py").unwrap().argv().unwrap(), ["python3", "-V"]);
 }
 
 #[test]
@@ -126,11 +109,7 @@ fn the_first_directory_wins() {
     let (near, far) = (Shelf::new(), Shelf::new());
     near.put("lint/SKILL.md", &front("near"));
     far.put("lint/SKILL.md", &front("far"));
-    let path = SkillPath::new([
-        near.0.path().to_owned(),
-        far.0.path().to_owned(),
-        near.0.path().to_owned(),
-    ]);
+    let path = SkillPath::new([near.0.path().to_owned(), far.0.path().to_owned(), near.0.path().to_owned()]);
     assert_eq!(path.dirs().len(), 2);
     assert_eq!(path.find("lint").unwrap().argv().unwrap()[2], "near");
     assert_eq!(path.list().len(), 2);
@@ -147,35 +126,16 @@ fn what_is_wrong_is_said_with_a_remedy() {
     shelf.put("other/SKILL.md", &front("x"));
     shelf.put("flow/skill.toml", "[skill]\ntype = \"dag\"\n[dag]\n");
     shelf.put("up/skill.toml", "[execution]\nbinary = \"../up\"\n");
-    shelf.put(
-        "talk/SKILL.md",
-        "---\nname: talk\ndescription: How to talk\n---\n",
-    );
+    shelf.put("talk/SKILL.md", "---\nname: talk\ndescription: How to talk\n---\n");
     for (name, why, hint) in [
-        (
-            "lnit",
-            "there is no skill `lnit` in `DIR`",
-            "did you mean `lint`?",
-        ),
-        (
-            "deploy",
-            "there is no skill `deploy`",
-            "create `DIR/deploy/SKILL.md`",
-        ),
+        ("lnit", "there is no skill `lnit` in `DIR`", "did you mean `lint`?"),
+        ("deploy", "there is no skill `deploy`", "create `DIR/deploy/SKILL.md`"),
         ("../lint", "is not a name", ""),
-        (
-            "empty",
-            "neither `SKILL.md` nor `skill.toml`",
-            "write a `SKILL.md`",
-        ),
+        ("empty", "neither `SKILL.md` nor `skill.toml`", "write a `SKILL.md`"),
         ("nofront", "has no front matter", "`---`"),
         ("open", "has no front matter", ""),
         ("bad", "the front matter of `DIR/bad/SKILL.md`", ""),
-        (
-            "other",
-            "called `other`, but `DIR/other/SKILL.md` says `lint`",
-            "rename",
-        ),
+        ("other", "called `other`, but `DIR/other/SKILL.md` says `lint`", "rename"),
         ("flow", "is a DAG", "cis dag run DIR/flow/skill.toml"),
         ("up", "leaves its directory", ""),
     ] {
@@ -183,13 +143,7 @@ fn what_is_wrong_is_said_with_a_remedy() {
         assert!(told.contains(why) && told.contains(hint), "{name}: {told}");
     }
     let talk = shelf.path().find("talk").unwrap();
-    assert!(
-        talk.argv()
-            .unwrap_err()
-            .hint()
-            .unwrap()
-            .starts_with("add `command:` to its front matter")
-    );
+    assert!(talk.argv().unwrap_err().hint().unwrap().starts_with("add `command:` to its front matter"));
 }
 
 #[test]
@@ -199,20 +153,9 @@ fn the_list_has_the_broken_ones_too() {
     shelf.put("my skill/SKILL.md", &front("x"));
     shelf.put(".hidden/SKILL.md", &front("x"));
     shelf.put("a-file", "");
-    let listed: Vec<(String, bool)> = shelf
-        .path()
-        .list()
-        .into_iter()
-        .map(|entry| (entry.name, entry.skill.is_ok()))
-        .collect();
-    assert_eq!(
-        listed,
-        [
-            ("echo".into(), true),
-            ("lint".into(), true),
-            ("my skill".into(), false)
-        ]
-    );
+    let listed: Vec<(String, bool)> =
+        shelf.path().list().into_iter().map(|entry| (entry.name, entry.skill.is_ok())).collect();
+    assert_eq!(listed, [("echo".into(), true), ("lint".into(), true), ("my skill".into(), false)]);
 }
 
 #[test]
@@ -282,10 +225,7 @@ fn echo_prints_any_bytes_as_they_are() {
 fn pins_what_a_dag_names() {
     let shelf = Shelf::new();
     shelf.put("lint/SKILL.md", &front("x"));
-    shelf.put(
-        "talk/SKILL.md",
-        "---\nname: talk\ndescription: How to talk\n---\n",
-    );
+    shelf.put("talk/SKILL.md", "---\nname: talk\ndescription: How to talk\n---\n");
     let mut good = dag(&["echo", "lint", "echo"]);
     assert_eq!(pin(&mut good, &shelf.path()), []);
     assert_eq!(good.skills.keys().collect::<Vec<_>>(), ["echo", "lint"]);

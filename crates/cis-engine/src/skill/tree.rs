@@ -42,11 +42,7 @@ pub(super) fn hash(dir: &Path) -> Result<String, TreeError> {
             () => b'f',
         };
         let content = if meta.is_symlink() {
-            fs::read_link(&path)
-                .map_err(|error| fail(&path, error))?
-                .as_os_str()
-                .as_bytes()
-                .to_vec()
+            fs::read_link(&path).map_err(|error| fail(&path, error))?.as_os_str().as_bytes().to_vec()
         } else {
             read(&path, bytes_left)?
         };
@@ -58,11 +54,7 @@ pub(super) fn hash(dir: &Path) -> Result<String, TreeError> {
             hasher.update(part);
         }
     }
-    let hex: String = hasher
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let hex: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(format!("sha256:{hex}"))
 }
 
@@ -99,19 +91,10 @@ fn files(dir: &Path) -> Result<Vec<(PathBuf, Metadata)>, TreeError> {
 fn read(path: &Path, bytes_left: u64) -> Result<Vec<u8>, TreeError> {
     let file = File::open(path).map_err(|error| fail(path, error))?;
     let mut content = Vec::new();
-    file.take(bytes_left + 1)
-        .read_to_end(&mut content)
-        .map_err(|error| fail(path, error))?;
-    if content.len() as u64 > bytes_left {
-        Err(TreeError::TooLarge)
-    } else {
-        Ok(content)
-    }
+    file.take(bytes_left + 1).read_to_end(&mut content).map_err(|error| fail(path, error))?;
+    if content.len() as u64 > bytes_left { Err(TreeError::TooLarge) } else { Ok(content) }
 }
 
 fn fail(path: &Path, error: io::Error) -> TreeError {
-    TreeError::Io {
-        path: path.to_owned(),
-        error,
-    }
+    TreeError::Io { path: path.to_owned(), error }
 }

@@ -35,15 +35,19 @@ fn again(
 ) -> Outcome {
     let (reader, run) = find::find_run(setup, id, options.scope.scope.as_deref())?;
     refuse_unfinished(&run)?;
-    let before: Vec<TaskStatus> = reader.tasks(&run, &[], u32::MAX)?.into_iter().map(|task| task.status).collect();
+    let before: Vec<TaskStatus> =
+        reader.tasks(&run, &[], u32::MAX)?.into_iter().map(|task| task.status).collect();
     let dag = Arc::new(reader.definition(run.definition)?);
     let here = std::env::current_dir().unwrap_or_default();
     let skill_dirs = setup.skill_dirs(&options.skills.dirs, &here);
     let ready = Ready { definition: run.definition, plan: Plan::new(&dag), dag, skill_dirs };
     let fates = choose(&ready, &ready.plan, &before)?;
     if !fates.contains(&Fate::Run) {
-        return Err(Failure::new(ErrorCode::InvalidTransition, format!("{} completed: nothing is left to run", run.label()))
-            .hint(format!("`cis run {}` runs it again from the start", run.dag_id)));
+        return Err(Failure::new(
+            ErrorCode::InvalidTransition,
+            format!("{} completed: nothing is left to run", run.label()),
+        )
+        .hint(format!("`cis run {}` runs it again from the start", run.dag_id)));
     }
     let session = Session::open(setup.options()?)?;
     let wish = Wish {

@@ -48,7 +48,8 @@ pub(super) fn load(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Result
     let scope = project::root(&here, &setup.config.home.value).map(|root| project::scope(&root));
     let dag_id = file.file_stem().filter(|_| !is_stdin).map(|stem| stem.to_string_lossy().into_owned());
     let format = Format::of_path(file).unwrap_or_else(|| Format::guess(&bytes));
-    let parsed = parse(&bytes, format, &Defaults { dag_id, scope }).map_err(|problems| invalid(&shown, problems))?;
+    let parsed =
+        parse(&bytes, format, &Defaults { dag_id, scope }).map_err(|problems| invalid(&shown, problems))?;
     drop(bytes);
     let mut dag = parsed.dag;
     let skill_dirs = setup.skill_dirs(skill_dirs, &here);
@@ -108,7 +109,8 @@ pub(super) fn tasks(dag: &Dag, names: &[String]) -> Result<Vec<TaskIx>, Failure>
             let ix = found.and_then(|index| u32::try_from(index).ok()).map(TaskIx);
             ix.ok_or_else(|| {
                 let ids = dag.tasks.iter().map(|task| task.id.as_str());
-                let failure = Failure::new(ErrorCode::NotFound, format!("`{}` has no task `{name}`", dag.dag_id));
+                let failure =
+                    Failure::new(ErrorCode::NotFound, format!("`{}` has no task `{name}`", dag.dag_id));
                 match nearest(name, ids) {
                     Some(near) => failure.hint(format!("did you mean `{near}`?")),
                     None => failure,

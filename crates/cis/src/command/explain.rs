@@ -20,7 +20,13 @@ struct Fact {
 }
 
 /// `cis dag explain`.
-pub(super) fn explain(setup: &Setup, target: &str, task: &str, scope: Option<&str>, skill_dirs: &[PathBuf]) -> Outcome {
+pub(super) fn explain(
+    setup: &Setup,
+    target: &str,
+    task: &str,
+    scope: Option<&str>,
+    skill_dirs: &[PathBuf],
+) -> Outcome {
     let here = std::env::current_dir().unwrap_or_default();
     let (dag, dirs) = if definition::is_file(target) {
         let loaded = definition::load(setup, Path::new(target), skill_dirs)?;
@@ -37,9 +43,14 @@ pub(super) fn explain(setup: &Setup, target: &str, task: &str, scope: Option<&st
     facts.extend(how_it_runs(setup, &dag, task, &here));
     facts.extend(environment(&dag, task));
     if setup.json {
-        let facts: Vec<Value> =
-            facts.iter().map(|fact| json!({"what": fact.what, "value": fact.value, "from": fact.from})).collect();
-        anstream::println!("{}", json!({"success": true, "dag_id": dag.dag_id, "task_id": task.id, "facts": facts}));
+        let facts: Vec<Value> = facts
+            .iter()
+            .map(|fact| json!({"what": fact.what, "value": fact.value, "from": fact.from}))
+            .collect();
+        anstream::println!(
+            "{}",
+            json!({"success": true, "dag_id": dag.dag_id, "task_id": task.id, "facts": facts})
+        );
         return Ok(0);
     }
     anstream::println!("{}", paint(BOLD, &clean(task.title())));
@@ -62,7 +73,8 @@ fn what_it_runs(task: &Task, skills: &SkillPath) -> Vec<Fact> {
             let mut facts = vec![fact("skill", call.skill.clone(), "task")];
             match skills.find(&call.skill) {
                 Ok(skill) => {
-                    let place = skill.dir.as_ref().map_or("built in".to_owned(), |dir| dir.display().to_string());
+                    let place =
+                        skill.dir.as_ref().map_or("built in".to_owned(), |dir| dir.display().to_string());
                     facts.push(fact("skill tree", skill.tree_hash.clone(), place));
                     if let Ok(argv) = skill.argv() {
                         facts.push(fact("program", argv.join(" "), "skill"));
@@ -78,14 +90,18 @@ fn what_it_runs(task: &Task, skills: &SkillPath) -> Vec<Fact> {
 
 fn how_it_runs(setup: &Setup, dag: &Dag, task: &Task, here: &Path) -> Vec<Fact> {
     let more = task.more();
-    let dir = [dag.workdir.as_deref(), more.workdir.as_deref()].into_iter().flatten().fold(here.to_owned(), |at, part| at.join(part));
+    let dir = [dag.workdir.as_deref(), more.workdir.as_deref()]
+        .into_iter()
+        .flatten()
+        .fold(here.to_owned(), |at, part| at.join(part));
     let from = match (&dag.workdir, &more.workdir) {
         (_, Some(_)) => "task",
         (Some(_), None) => "DAG",
         (None, None) => "the caller's",
     };
     let mut facts = vec![fact("directory", dir.display().to_string(), from)];
-    let waits: Vec<&str> = task.depends_on.iter().map(|before| dag.tasks[before.index()].id.as_str()).collect();
+    let waits: Vec<&str> =
+        task.depends_on.iter().map(|before| dag.tasks[before.index()].id.as_str()).collect();
     if !waits.is_empty() {
         facts.push(fact("waits for", waits.join(", "), format!("run_if = {}", task.run_if.word())));
     }
@@ -101,7 +117,11 @@ fn how_it_runs(setup: &Setup, dag: &Dag, task: &Task, here: &Path) -> Vec<Fact> 
         None => fact("grace", setup.config.grace.value.to_string(), "settings"),
     });
     if let Some(retry) = &more.retry {
-        facts.push(fact("retry", format!("up to {} times, first after {}", retry.max, retry.initial), "task"));
+        facts.push(fact(
+            "retry",
+            format!("up to {} times, first after {}", retry.max, retry.initial),
+            "task",
+        ));
     }
     facts
 }
@@ -111,10 +131,23 @@ fn environment(dag: &Dag, task: &Task) -> Vec<Fact> {
     let own = &task.more().env;
     let filled = |value: &str| if is_template(value) { ", filled when it starts" } else { "" };
     let from_dag = dag.env.iter().filter(|(name, _)| !own.contains_key(*name));
-    let mut facts: Vec<Fact> =
-        from_dag.map(|(name, value)| fact(format!("env {name}"), value.clone(), format!("DAG{}", filled(value)))).collect();
-    facts.extend(own.iter().map(|(name, value)| fact(format!("env {name}"), value.clone(), format!("task{}", filled(value)))));
-    for name in ["CIS_DAG_ID", "CIS_RUN_ID", "CIS_RUN_NUMBER", "CIS_TASK_ID", "CIS_ATTEMPT", "CIS_FENCE", "CIS_OUTPUT"] {
+    let mut facts: Vec<Fact> = from_dag
+        .map(|(name, value)| fact(format!("env {name}"), value.clone(), format!("DAG{}", filled(value))))
+        .collect();
+    facts.extend(
+        own.iter().map(|(name, value)| {
+            fact(format!("env {name}"), value.clone(), format!("task{}", filled(value)))
+        }),
+    );
+    for name in [
+        "CIS_DAG_ID",
+        "CIS_RUN_ID",
+        "CIS_RUN_NUMBER",
+        "CIS_TASK_ID",
+        "CIS_ATTEMPT",
+        "CIS_FENCE",
+        "CIS_OUTPUT",
+    ] {
         facts.push(fact(format!("env {name}"), "", "set by CIS"));
     }
     facts.push(fact("env (all others)", "", "inherited from the caller"));

@@ -30,7 +30,8 @@ pub(super) fn find(setup: &Setup, name: &str, scope: Option<&str>) -> Result<Fou
     }
     let (dag_id, number) = match name.rsplit_once('#') {
         Some((dag_id, number)) => {
-            let number = number.parse().map_err(|_| Failure::usage(format!("`{number}` is not a run number")))?;
+            let number =
+                number.parse().map_err(|_| Failure::usage(format!("`{number}` is not a run number")))?;
             (dag_id, Some(number))
         }
         None => (name, None),
@@ -69,10 +70,13 @@ fn one_dag(setup: &Setup, reader: &Reader, dag_id: &str, scope: Option<&str>) ->
         1 => Ok(dags.remove(0)),
         _ => {
             let scopes: Vec<&str> = dags.iter().map(|dag| dag.scope.as_str()).collect();
-            Err(Refusal::new(ErrorCode::Ambiguous, format!("`{dag_id}` exists in several scopes: {}", scopes.join(", ")))
-                .hint(format!("say which: `--scope {}`", scopes[0]))
-                .details(json!({"scopes": scopes}))
-                .into())
+            Err(Refusal::new(
+                ErrorCode::Ambiguous,
+                format!("`{dag_id}` exists in several scopes: {}", scopes.join(", ")),
+            )
+            .hint(format!("say which: `--scope {}`", scopes[0]))
+            .details(json!({"scopes": scopes}))
+            .into())
         }
     }
 }
@@ -81,11 +85,14 @@ fn unknown(name: &str, known: &[String]) -> Failure {
     let failure = Failure::new(ErrorCode::NotFound, format!("there is no DAG `{name}`"));
     match nearest(name, known.iter().map(String::as_str)) {
         Some(near) => failure.hint(format!("did you mean `{near}`?")),
-        None if known.is_empty() => failure.hint("nothing has been published yet: `cis run FILE` runs a DAG from a file"),
+        None if known.is_empty() => {
+            failure.hint("nothing has been published yet: `cis run FILE` runs a DAG from a file")
+        }
         None => failure.hint("`cis dag list` shows what there is"),
     }
 }
 
 fn no_run(name: &str) -> Failure {
-    Failure::new(ErrorCode::NotFound, format!("there is no run `{name}`")).hint("`cis dag runs` shows what there is")
+    Failure::new(ErrorCode::NotFound, format!("there is no run `{name}`"))
+        .hint("`cis dag runs` shows what there is")
 }

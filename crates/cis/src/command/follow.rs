@@ -54,7 +54,9 @@ enum Show {
 /// Follows `run` to its end; the exit code tells how it ended.
 pub(super) fn follow(setup: &Setup, mut session: Session, run: &RunRef, dag: Arc<Dag>) -> Outcome {
     let reader = Reader::open(&setup.data_dir().database())?;
-    let line = reader.run(run.key)?.ok_or_else(|| Failure::new(ErrorCode::Internal, "the run is not in the store"))?;
+    let line = reader
+        .run(run.key)?
+        .ok_or_else(|| Failure::new(ErrorCode::Internal, "the run is not in the store"))?;
     let mut watch = Watch::new(reader, line, dag, setup.data_dir());
     let mut show = Show::new(setup.json);
     let (wake, woken) = mpsc::channel();
@@ -74,7 +76,11 @@ pub(super) fn follow(setup: &Setup, mut session: Session, run: &RunRef, dag: Arc
             }
             Ok(Wake::Interrupted) => {
                 interrupts += 1;
-                show.note(if interrupts == 1 { "cancelling; press Ctrl-C again to kill" } else { "killing" })?;
+                show.note(if interrupts == 1 {
+                    "cancelling; press Ctrl-C again to kill"
+                } else {
+                    "killing"
+                })?;
                 session.ask(Command::Stop { run: run.key, kill: interrupts > 1 })?.stopping()?;
             }
             Err(RecvTimeoutError::Disconnected) => break,
@@ -95,7 +101,8 @@ fn subscribe(session: &Session, wake: mpsc::Sender<Wake>) -> Result<(), Failure>
 }
 
 fn catch_interrupts(wake: mpsc::Sender<Wake>) -> Result<(), Failure> {
-    let unable = |e: std::io::Error| Failure::new(ErrorCode::Unavailable, format!("cannot catch signals: {e}"));
+    let unable =
+        |e: std::io::Error| Failure::new(ErrorCode::Unavailable, format!("cannot catch signals: {e}"));
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(unable)?;
     let thread = std::thread::Builder::new().name("cis-signals".into());
     let caught = thread.spawn(move || signals.forever().all(|_| wake.send(Wake::Interrupted).is_ok()));
@@ -215,8 +222,11 @@ fn counts(watch: &Watch) -> String {
         (run.cancelled, "cancelled"),
         (run.skipped, "skipped"),
     ];
-    let told: Vec<String> =
-        parts.iter().filter(|(n, _)| *n > 0).map(|(n, word)| format!("{} {word}", text::thousands(*n as usize))).collect();
+    let told: Vec<String> = parts
+        .iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, word)| format!("{} {word}", text::thousands(*n as usize)))
+        .collect();
     told.join(", ")
 }
 

@@ -27,7 +27,10 @@ pub(super) fn validate(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Ou
         crate::term::report::warn(&warning.to_string());
     }
     anstream::println!("{}", loaded.content_hash);
-    let (tasks, edges) = (text::count(plan.len(), "task"), text::count(edges, "dependency").replace("dependencys", "dependencies"));
+    let (tasks, edges) = (
+        text::count(plan.len(), "task"),
+        text::count(edges, "dependency").replace("dependencys", "dependencies"),
+    );
     anstream::eprintln!("`{}` is fine: {tasks}, {edges}, in {}", dag.dag_id, dag.scope);
     Ok(0)
 }

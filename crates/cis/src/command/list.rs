@@ -13,8 +13,14 @@ use crate::term::{Size, Table, face, text, time};
 
 /// `cis dag list`.
 pub(super) fn dags(setup: &Setup, status: Option<&str>, scope: Option<&str>, limit: u32) -> Outcome {
-    if let Some(word) = status.filter(|word| RunStatus::from_word(word).is_none() && RevisionStatus::from_word(word).is_none()) {
-        let words: Vec<&str> = RunStatus::ALL.iter().map(|s| s.word()).chain(["pending", "confirmed", "rejected", "expired"]).collect();
+    if let Some(word) = status
+        .filter(|word| RunStatus::from_word(word).is_none() && RevisionStatus::from_word(word).is_none())
+    {
+        let words: Vec<&str> = RunStatus::ALL
+            .iter()
+            .map(|s| s.word())
+            .chain(["pending", "confirmed", "rejected", "expired"])
+            .collect();
         return Err(Failure::new(ErrorCode::ValidationFailed, format!("there is no status `{word}`"))
             .hint(format!("one of {}", words.join(", "))));
     }
@@ -35,7 +41,8 @@ pub(super) fn dags(setup: &Setup, status: Option<&str>, scope: Option<&str>, lim
     let now = System.now();
     let mut table = Table::new(&["DAG", "SCOPE", "STATUS", ">TASKS", ">RUNS", "UPDATED"]);
     for dag in shown {
-        let face = if dag.latest_run.is_some() { face::run(&dag.status) } else { face::revision(&dag.status) };
+        let face =
+            if dag.latest_run.is_some() { face::run(&dag.status) } else { face::revision(&dag.status) };
         table.row([
             dag.dag_id.to_string().into(),
             dag.scope.to_string().into(),

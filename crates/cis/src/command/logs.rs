@@ -194,7 +194,14 @@ impl Printer {
         Ok(())
     }
 
-    fn line(&mut self, dag: &Dag, ix: TaskIx, stream: u8, line: &str, at: Option<Timestamp>) -> Result<(), Trouble> {
+    fn line(
+        &mut self,
+        dag: &Dag,
+        ix: TaskIx,
+        stream: u8,
+        line: &str,
+        at: Option<Timestamp>,
+    ) -> Result<(), Trouble> {
         if self.grep.as_ref().is_some_and(|grep| !grep.is_match(line)) {
             return Ok(());
         }

@@ -99,18 +99,26 @@ fn dispatch(cli: Cli) -> Outcome {
 
 fn dag(setup: &Setup, command: DagCommand) -> Outcome {
     match command {
-        DagCommand::Publish { file, revision, skills } => publish::publish(setup, &file, revision, &skills.dirs),
+        DagCommand::Publish { file, revision, skills } => {
+            publish::publish(setup, &file, revision, &skills.dirs)
+        }
         DagCommand::Confirm { id, scope, content_hash, reject, skills } => {
             let decision = publish::Decision { content_hash, confirm: !reject, skill_dirs: skills.dirs };
             publish::settle(setup, &id, scope.scope.as_deref(), decision)
         }
-        DagCommand::List { status, scope, limit } => list::dags(setup, status.as_deref(), scope.scope.as_deref(), limit),
-        DagCommand::Runs { id, scope, limit } => list::runs(setup, id.as_deref(), scope.scope.as_deref(), limit),
+        DagCommand::List { status, scope, limit } => {
+            list::dags(setup, status.as_deref(), scope.scope.as_deref(), limit)
+        }
+        DagCommand::Runs { id, scope, limit } => {
+            list::runs(setup, id.as_deref(), scope.scope.as_deref(), limit)
+        }
         DagCommand::Cancel { id, scope, kill } => cancel::cancel(setup, &id, scope.scope.as_deref(), kill),
         DagCommand::Resume(args) => again::resume(setup, &args),
         DagCommand::Retry { id, task, again } => again::retry(setup, &id, &task, &again),
         DagCommand::Validate { file, skills } => inspect::validate(setup, &file, &skills.dirs),
-        DagCommand::Graph { target, format, scope } => inspect::graph(setup, &target, format, scope.scope.as_deref()),
+        DagCommand::Graph { target, format, scope } => {
+            inspect::graph(setup, &target, format, scope.scope.as_deref())
+        }
         DagCommand::Explain { target, task, scope, skills } => {
             explain::explain(setup, &target, &task, scope.scope.as_deref(), &skills.dirs)
         }
@@ -142,7 +150,8 @@ impl Setup {
     /// How a coordinator is set up, the data directory created.
     fn options(&self) -> Result<Options, Failure> {
         let root = &self.config.data_dir.value;
-        let data_dir = DataDir::create(root).map_err(|error| ConfigError::NoDataDir { path: root.clone(), error })?;
+        let data_dir =
+            DataDir::create(root).map_err(|error| ConfigError::NoDataDir { path: root.clone(), error })?;
         let exe = std::env::current_exe().map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
         Ok(Options {
             data_dir,

@@ -46,8 +46,12 @@ pub(super) fn publish(setup: &Setup, file: &Path, new_revision: bool, skill_dirs
     }
     let (id, revision, hash) = (&published.dag_id, published.revision, &published.content_hash[..12]);
     match (published.created, published.status) {
-        (true, _) => anstream::println!("Published `{id}` revision {revision} ({hash}) in {}", published.scope),
-        (false, state) => anstream::println!("`{id}` revision {revision} ({hash}) is already there, {}", state.word()),
+        (true, _) => {
+            anstream::println!("Published `{id}` revision {revision} ({hash}) in {}", published.scope)
+        }
+        (false, state) => {
+            anstream::println!("`{id}` revision {revision} ({hash}) is already there, {}", state.word())
+        }
     }
     if published.status == RevisionStatus::Pending {
         anstream::eprintln!("hint: `cis dag confirm {id}` confirms and starts it");

@@ -45,11 +45,7 @@ pub(super) struct Wish {
 
 /// `cis dag run`.
 pub(super) fn run(setup: &Setup, args: &RunArgs) -> Outcome {
-    if definition::is_file(&args.target) {
-        run_file(setup, args)
-    } else {
-        run_known(setup, args)
-    }
+    if definition::is_file(&args.target) { run_file(setup, args) } else { run_known(setup, args) }
 }
 
 fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
@@ -66,14 +62,22 @@ fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
         _ => (None, None),
     };
     let fates = selection(args, &ready.dag, &ready.plan, before.as_deref())?;
-    let wish = Wish { params, max_parallel: args.max_parallel, detach: args.detach, fates, resumed_from, ..Wish::default() };
+    let wish = Wish {
+        params,
+        max_parallel: args.max_parallel,
+        detach: args.detach,
+        fates,
+        resumed_from,
+        ..Wish::default()
+    };
     launch(setup, session, ready, wish)
 }
 
 fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
     let found = find::find(setup, &args.target, args.scope.scope.as_deref())?;
     let revisions = found.reader.revisions(found.dag.key)?;
-    let Some(revision) = revisions.iter().find(|revision| revision.status == RevisionStatus::Confirmed) else {
+    let Some(revision) = revisions.iter().find(|revision| revision.status == RevisionStatus::Confirmed)
+    else {
         return Err(Failure::new(
             ErrorCode::AwaitingConfirmation,
             format!("`{}` is {}: nobody has confirmed it", args.target, found.dag.status),
@@ -102,7 +106,14 @@ fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
         return dry_run(setup, &ready.dag, &ready.plan, fates);
     }
     let session = Session::open(setup.options()?)?;
-    let wish = Wish { params, max_parallel: args.max_parallel, detach: args.detach, fates, resumed_from, ..Wish::default() };
+    let wish = Wish {
+        params,
+        max_parallel: args.max_parallel,
+        detach: args.detach,
+        fates,
+        resumed_from,
+        ..Wish::default()
+    };
     launch(setup, session, ready, wish)
 }
 
@@ -120,7 +131,12 @@ fn confirm_own(session: &mut Session, loaded: Loaded) -> Result<Ready, Failure> 
         let (definition, content_hash) = (published.definition, loaded.content_hash);
         session.ask(Command::Settle { definition, content_hash, confirm: true, by })?.settled()?;
     }
-    Ok(Ready { definition: published.definition, dag: loaded.dag, plan: loaded.plan, skill_dirs: loaded.skill_dirs })
+    Ok(Ready {
+        definition: published.definition,
+        dag: loaded.dag,
+        plan: loaded.plan,
+        skill_dirs: loaded.skill_dirs,
+    })
 }
 
 /// Starts the run and follows it to its end, unless it is detached.
@@ -169,7 +185,10 @@ pub(super) fn params(dag: &Dag, given: &[String]) -> Result<Value, Failure> {
             return Err(Failure::usage(format!("`--param {text}`: expected `KEY=VALUE`")));
         };
         let Some(default) = dag.params.get(key) else {
-            let failure = Failure::new(ErrorCode::ValidationFailed, format!("`{}` has no parameter `{key}`", dag.dag_id));
+            let failure = Failure::new(
+                ErrorCode::ValidationFailed,
+                format!("`{}` has no parameter `{key}`", dag.dag_id),
+            );
             let known = dag.params.keys().map(String::as_str);
             return Err(match nearest(key, known) {
                 Some(near) => failure.hint(format!("did you mean `{near}`?")),
@@ -193,9 +212,13 @@ fn typed(text: &str, default: &Value) -> Value {
 /// The latest run of this very revision and how its tasks stand, to carry over from.
 fn latest_run(reader: &Reader, ready: &Ready) -> Result<(Option<RunKey>, Option<Vec<TaskStatus>>), Failure> {
     let scope = Some(ready.dag.scope.as_str());
-    let Some(dag) = reader.dag(ready.dag.dag_id.as_str(), scope)?.into_iter().next() else { return Ok((None, None)) };
+    let Some(dag) = reader.dag(ready.dag.dag_id.as_str(), scope)?.into_iter().next() else {
+        return Ok((None, None));
+    };
     let runs = reader.runs(Some(dag.key), 50)?;
-    let Some(run) = runs.into_iter().find(|run| run.definition == ready.definition && run.status.is_terminal()) else {
+    let Some(run) =
+        runs.into_iter().find(|run| run.definition == ready.definition && run.status.is_terminal())
+    else {
         return Ok((None, None));
     };
     let statuses = reader.tasks(&run, &[], u32::MAX)?.into_iter().map(|task| task.status).collect();

@@ -31,8 +31,10 @@ fn list_skills(setup: &Setup, path: &SkillPath) -> Outcome {
         let skills: Vec<Value> = listed
             .iter()
             .map(|listed| match &listed.skill {
-                Ok(skill) => json!({"name": skill.name, "description": skill.description, "version": skill.version,
-                                    "runnable": skill.argv().is_ok(), "dir": skill.dir}),
+                Ok(skill) => {
+                    json!({"name": skill.name, "description": skill.description, "version": skill.version,
+                                    "runnable": skill.argv().is_ok(), "dir": skill.dir})
+                }
                 Err(e) => json!({"name": listed.name, "error": e.to_string()}),
             })
             .collect();
@@ -89,7 +91,8 @@ fn show(setup: &Setup, path: &SkillPath, name: &str) -> Outcome {
 
 /// Runs a skill by itself, in the foreground, its output passed through.
 fn run(path: &SkillPath, name: &str, input: &str) -> Outcome {
-    let input: Value = serde_json::from_str(input).map_err(|e| Failure::usage(format!("`--input` is not JSON: {e}")))?;
+    let input: Value =
+        serde_json::from_str(input).map_err(|e| Failure::usage(format!("`--input` is not JSON: {e}")))?;
     let skill = path.find(name)?;
     let argv = skill.argv()?;
     let text = input.to_string();
@@ -100,7 +103,9 @@ fn run(path: &SkillPath, name: &str, input: &str) -> Outcome {
         .env("CIS_INPUT", &text)
         .stdin(Stdio::piped())
         .spawn();
-    let failed = |e: std::io::Error| Failure::new(ErrorCode::Unavailable, format!("skill `{name}` cannot be started: {e}"));
+    let failed = |e: std::io::Error| {
+        Failure::new(ErrorCode::Unavailable, format!("skill `{name}` cannot be started: {e}"))
+    };
     let mut child = started.map_err(failed)?;
     if let Some(mut stdin) = child.stdin.take() {
         // A skill that does not read its input closes the pipe; it has CIS_INPUT as well.

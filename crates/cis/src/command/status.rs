@@ -84,7 +84,11 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
     let now = System.now();
     let face = Face::from(run.status);
     let took = run.completed_at.unwrap_or(now).since(run.created_at);
-    let done = format!("{}/{} done in {took}", text::thousands((run.total - run.left) as usize), text::thousands(run.total as usize));
+    let done = format!(
+        "{}/{} done in {took}",
+        text::thousands((run.total - run.left) as usize),
+        text::thousands(run.total as usize)
+    );
     anstream::println!("{}  {}  {}", paint(BOLD, &run.label()), face.label(), paint(DIM, &done));
     if let Some(reason) = run.stop_reason.filter(|_| run.status != RunStatus::Completed) {
         anstream::println!("  stopped: {}", reason.word().replace('_', " "));
@@ -162,7 +166,8 @@ fn watch(setup: &Setup, found: Found) -> Outcome {
     };
     let dag = Arc::new(found.reader.definition(run.definition)?);
     let mut watch = Watch::new(found.reader, run, dag, setup.data_dir());
-    let drawn = !setup.json && live::wanted(std::io::stderr().is_terminal(), std::env::var("TERM").ok().as_deref());
+    let drawn =
+        !setup.json && live::wanted(std::io::stderr().is_terminal(), std::env::var("TERM").ok().as_deref());
     let mut screen = Screen::new(std::io::stderr(), true);
     let (_never, pause) = std::sync::mpsc::channel::<()>();
     loop {

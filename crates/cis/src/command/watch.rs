@@ -112,7 +112,9 @@ impl Watch {
                     let wait = task.not_before.map_or(Millis(0), |at| at.since(now));
                     format!("{}, next try in {wait}", task.cause.as_deref().unwrap_or("failed"))
                 }
-                TaskStatus::Failed | TaskStatus::TimedOut | TaskStatus::Skipped => task.cause.clone().unwrap_or_default(),
+                TaskStatus::Failed | TaskStatus::TimedOut | TaskStatus::Skipped => {
+                    task.cause.clone().unwrap_or_default()
+                }
                 _ => String::new(),
             };
             ViewLine {
@@ -186,7 +188,9 @@ impl Watch {
 /// How long a task has run, or ran.
 pub(super) fn elapsed(task: &TaskLine, now: Timestamp) -> Option<Millis> {
     let end = if task.status.is_terminal() { task.completed_at? } else { now };
-    task.started_at.filter(|_| task.status.is_terminal() || task.status.is_live()).map(|started| end.since(started))
+    task.started_at
+        .filter(|_| task.status.is_terminal() || task.status.is_live())
+        .map(|started| end.since(started))
 }
 
 fn cause(data: &Value) -> Option<&str> {

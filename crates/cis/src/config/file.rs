@@ -28,18 +28,9 @@ pub(super) fn given(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Giv
     let (table, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         let at = error.span().map_or(0, |span| span.start);
-        problems.push(placed(
-            Problem::new(ProblemCode::Syntax, "", error.message()),
-            text,
-            at,
-        ));
+        problems.push(placed(Problem::new(ProblemCode::Syntax, "", error.message()), text, at));
     }
-    let mut file = File {
-        path,
-        text,
-        problems,
-        given: Given::new(),
-    };
+    let mut file = File { path, text, problems, given: Given::new() };
     for (name, value) in table.get_ref() {
         file.section(name, value);
     }
@@ -78,9 +69,7 @@ impl File<'_> {
             match KEYS.iter().find(|known| **known == full) {
                 Some(known) => self.key(known, value),
                 None => {
-                    let tails = KEYS
-                        .iter()
-                        .filter_map(|key| key.strip_prefix(section)?.strip_prefix('.'));
+                    let tails = KEYS.iter().filter_map(|key| key.strip_prefix(section)?.strip_prefix('.'));
                     self.unknown(&full, key.span().start, nearest(key.get_ref(), tails));
                 }
             }
@@ -91,10 +80,7 @@ impl File<'_> {
         let at = value.span().start;
         match raw(value.get_ref()) {
             Some(value) => {
-                let source = Source::File {
-                    path: self.path.to_owned(),
-                    line: place(self.text, at).0,
-                };
+                let source = Source::File { path: self.path.to_owned(), line: place(self.text, at).0 };
                 self.given.insert(key, Setting { value, source });
             }
             None => {
@@ -116,11 +102,8 @@ impl File<'_> {
 }
 
 fn sections() -> impl Iterator<Item = &'static str> {
-    let mut sections: Vec<&str> = KEYS
-        .iter()
-        .filter_map(|key| key.split_once('.'))
-        .map(|(head, _)| head)
-        .collect();
+    let mut sections: Vec<&str> =
+        KEYS.iter().filter_map(|key| key.split_once('.')).map(|(head, _)| head).collect();
     sections.dedup();
     sections.into_iter()
 }
@@ -131,9 +114,7 @@ fn raw(value: &DeValue<'_>) -> Option<Raw> {
         DeValue::String(text) => Some(Raw::Text(text.to_string())),
         DeValue::Integer(number) => {
             let digits = number.as_str().replace('_', "");
-            i64::from_str_radix(&digits, number.radix())
-                .ok()
-                .map(Raw::Integer)
+            i64::from_str_radix(&digits, number.radix()).ok().map(Raw::Integer)
         }
         DeValue::Array(items) => items
             .iter()
@@ -174,8 +155,5 @@ fn place(text: &str, at: usize) -> (u32, u32) {
     let before = text.get(..at).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
-    (
-        u32::try_from(line).unwrap_or(u32::MAX),
-        u32::try_from(column).unwrap_or(u32::MAX),
-    )
+    (u32::try_from(line).unwrap_or(u32::MAX), u32::try_from(column).unwrap_or(u32::MAX))
 }

@@ -125,18 +125,12 @@ impl Surroundings {
     pub fn here() -> Self {
         let cores =
             std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1));
-        Self {
-            env: std::env::vars_os().collect(),
-            cores,
-        }
+        Self { env: std::env::vars_os().collect(), cores }
     }
 
     /// A variable that is set and not empty: an empty one means "unset" to everyone who writes `VAR= cmd`.
     fn path(&self, name: &str) -> Option<PathBuf> {
-        self.env
-            .get(OsString::from(name).as_os_str())
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
+        self.env.get(OsString::from(name).as_os_str()).filter(|value| !value.is_empty()).map(PathBuf::from)
     }
 }
 
@@ -145,14 +139,10 @@ impl Config {
     pub fn load(flags: &Flags, around: &Surroundings) -> Result<Self, ConfigError> {
         let home = home(around);
         let file = match (&flags.config, &home) {
-            (Some(path), _) => Setting {
-                value: path.clone(),
-                source: Source::Flag("--config"),
-            },
-            (None, Some(home)) => Setting {
-                value: home.value.join("config.toml"),
-                source: home.source.clone(),
-            },
+            (Some(path), _) => Setting { value: path.clone(), source: Source::Flag("--config") },
+            (None, Some(home)) => {
+                Setting { value: home.value.join("config.toml"), source: home.source.clone() }
+            }
             (None, None) => return Err(ConfigError::Homeless),
         };
         // Without a home, everything that would have been in it stands beside the file that was named.
@@ -169,11 +159,7 @@ impl Config {
         };
         add_environment(&mut given, around);
         add_flags(&mut given, flags);
-        let mut values = value::Reader {
-            given,
-            problems: &mut problems,
-            home: &home.value,
-        };
+        let mut values = value::Reader { given, problems: &mut problems, home: &home.value };
         values.mode();
         let config = Self {
             durability: values.durability(),
@@ -192,10 +178,7 @@ impl Config {
             return Ok(config);
         }
         problems.sort_by_key(|problem| problem.line);
-        Err(ConfigError::Invalid {
-            file: config.file.value,
-            problems,
-        })
+        Err(ConfigError::Invalid { file: config.file.value, problems })
     }
 
     /// Where skills are looked for: the directories of `--skill-dir`, the project's, those of the settings, the
@@ -204,27 +187,15 @@ impl Config {
         let project = project.map(|root| root.join(MARK).join("skills"));
         let own = self.home.value.join("skills");
         SkillPath::new(
-            flags
-                .iter()
-                .cloned()
-                .chain(project)
-                .chain(self.skill_dirs.value.iter().cloned())
-                .chain([own]),
+            flags.iter().cloned().chain(project).chain(self.skill_dirs.value.iter().cloned()).chain([own]),
         )
     }
 
     /// Creates the data directory if it is missing, for its owner only: it holds everybody's output and secrets.
     pub fn create_data_dir(&self) -> Result<(), ConfigError> {
         let path = &self.data_dir.value;
-        let fail = |error| ConfigError::NoDataDir {
-            path: path.clone(),
-            error,
-        };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(fail)
+        let fail = |error| ConfigError::NoDataDir { path: path.clone(), error };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(fail)
     }
 }
 
@@ -270,48 +241,27 @@ impl fmt::Display for Source {
 
 fn home(around: &Surroundings) -> Option<Setting<PathBuf>> {
     if let Some(value) = around.path("CIS_HOME") {
-        return Some(Setting {
-            value,
-            source: Source::Env("CIS_HOME"),
-        });
+        return Some(Setting { value, source: Source::Env("CIS_HOME") });
     }
-    Some(Setting {
-        value: around.path("HOME")?.join(".cis"),
-        source: Source::Default,
-    })
+    Some(Setting { value: around.path("HOME")?.join(".cis"), source: Source::Default })
 }
 
 fn data_dir(flags: &Flags, around: &Surroundings, home: &Setting<PathBuf>) -> Setting<PathBuf> {
     if let Some(dir) = &flags.data_dir {
-        return Setting {
-            value: dir.clone(),
-            source: Source::Flag("--data-dir"),
-        };
+        return Setting { value: dir.clone(), source: Source::Flag("--data-dir") };
     }
     if let Some(value) = around.path("CIS_DATA_DIR") {
-        return Setting {
-            value,
-            source: Source::Env("CIS_DATA_DIR"),
-        };
+        return Setting { value, source: Source::Env("CIS_DATA_DIR") };
     }
     if home.source != Source::Default {
-        return Setting {
-            value: home.value.join("data"),
-            source: home.source.clone(),
-        };
+        return Setting { value: home.value.join("data"), source: home.source.clone() };
     }
     // The XDG specification says to ignore relative paths.
     if let Some(base) = around.path("XDG_DATA_HOME").filter(|base| base.is_absolute()) {
-        return Setting {
-            value: base.join("cis"),
-            source: Source::Env("XDG_DATA_HOME"),
-        };
+        return Setting { value: base.join("cis"), source: Source::Env("XDG_DATA_HOME") };
     }
     let user = home.value.parent().unwrap_or(Path::new("."));
-    Setting {
-        value: user.join(".local/share/cis"),
-        source: Source::Default,
-    }
+    Setting { value: user.join(".local/share/cis"), source: Source::Default }
 }
 
 /// The file's text; `None` where it need not exist.
@@ -322,10 +272,7 @@ fn read(file: &Setting<PathBuf>) -> Result<Option<String>, ConfigError> {
             Source::Flag(_) => Err(ConfigError::NoFile(file.value.clone())),
             _ => Ok(None),
         },
-        Err(error) => Err(ConfigError::Unreadable {
-            path: file.value.clone(),
-            error,
-        }),
+        Err(error) => Err(ConfigError::Unreadable { path: file.value.clone(), error }),
     }
 }
 
@@ -333,13 +280,7 @@ fn add_environment(given: &mut Given, around: &Surroundings) {
     for (name, key) in ENV {
         if let Some(value) = around.path(name) {
             let value = Raw::Text(value.to_string_lossy().into_owned());
-            given.insert(
-                key,
-                Setting {
-                    value,
-                    source: Source::Env(name),
-                },
-            );
+            given.insert(key, Setting { value, source: Source::Env(name) });
         }
     }
 }
@@ -347,23 +288,9 @@ fn add_environment(given: &mut Given, around: &Surroundings) {
 fn add_flags(given: &mut Given, flags: &Flags) {
     let mut add = |key, flag, value: Option<Raw>| {
         if let Some(value) = value {
-            given.insert(
-                key,
-                Setting {
-                    value,
-                    source: Source::Flag(flag),
-                },
-            );
+            given.insert(key, Setting { value, source: Source::Flag(flag) });
         }
     };
-    add(
-        "dag.durability",
-        "--durability",
-        flags.durability.clone().map(Raw::Text),
-    );
-    add(
-        "dag.slots",
-        "--slots",
-        flags.slots.map(|slots| Raw::Integer(slots.into())),
-    );
+    add("dag.durability", "--durability", flags.durability.clone().map(Raw::Text));
+    add("dag.slots", "--slots", flags.slots.map(|slots| Raw::Integer(slots.into())));
 }

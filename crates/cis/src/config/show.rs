@@ -18,11 +18,7 @@ pub struct Row {
 /// Every setting by key.
 pub fn rows(config: &Config) -> Vec<Row> {
     fn row<T>(key: &'static str, setting: &Setting<T>, value: impl FnOnce(&T) -> Value) -> Row {
-        Row {
-            key,
-            value: value(&setting.value),
-            source: setting.source.clone(),
-        }
+        Row { key, value: value(&setting.value), source: setting.source.clone() }
     }
     let path = |path: &PathBuf| json!(path.to_string_lossy());
     let paths = |paths: &Vec<PathBuf>| paths.iter().map(path).collect();
@@ -30,9 +26,7 @@ pub fn rows(config: &Config) -> Vec<Row> {
         row("home", &config.home, path),
         row("config", &config.file, path),
         row("data_dir", &config.data_dir, path),
-        row("dag.durability", &config.durability, |durability| {
-            json!(durability.word())
-        }),
+        row("dag.durability", &config.durability, |durability| json!(durability.word())),
         row("dag.slots", &config.slots, |slots| json!(slots)),
         row("dag.grace", &config.grace, |grace| json!(grace.to_string())),
         row("dag.log_cap", &config.log_cap_bytes, |bytes| json!(size(*bytes))),
@@ -51,11 +45,7 @@ pub fn table(config: &Config) -> Table {
             Value::Null => "-".to_owned(),
             Value::String(text) => text.clone(),
             Value::Array(items) if items.is_empty() => "-".to_owned(),
-            Value::Array(items) => items
-                .iter()
-                .filter_map(Value::as_str)
-                .collect::<Vec<_>>()
-                .join(", "),
+            Value::Array(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
             other => other.to_string(),
         };
         table.row([row.key.into(), value.into(), row.source.to_string().into()]);
@@ -77,8 +67,5 @@ fn size(bytes: u64) -> String {
     [("GiB", 30), ("MiB", 20), ("KiB", 10)]
         .into_iter()
         .find(|(_, bits)| bytes > 0 && bytes.is_multiple_of(1 << bits))
-        .map_or_else(
-            || format!("{bytes}B"),
-            |(unit, bits)| format!("{}{unit}", bytes >> bits),
-        )
+        .map_or_else(|| format!("{bytes}B"), |(unit, bits)| format!("{}{unit}", bytes >> bits))
 }

@@ -17,10 +17,7 @@ impl House {
         fs::create_dir(dir.path().join(".cis")).unwrap();
         fs::write(dir.path().join(".cis/config.toml"), file).unwrap();
         let env = BTreeMap::from([("HOME".into(), dir.path().into())]);
-        Self {
-            dir,
-            around: Surroundings { env, cores: 4 },
-        }
+        Self { dir, around: Surroundings { env, cores: 4 } }
     }
 
     fn set(mut self, name: &str, value: impl Into<OsString>) -> Self {
@@ -49,13 +46,7 @@ fn an_empty_house_has_defaults() {
     let config = house.load();
     assert_eq!(config.home.value, house.dir.path().join(".cis"));
     assert_eq!(config.data_dir.value, house.dir.path().join(".local/share/cis"));
-    assert_eq!(
-        config.durability,
-        Setting {
-            value: Durability::Power,
-            source: Source::Default
-        }
-    );
+    assert_eq!(config.durability, Setting { value: Durability::Power, source: Source::Default });
     assert_eq!(config.slots.value, 4);
     assert_eq!(config.grace.value, Millis(10_000));
     assert_eq!(config.log_cap_bytes.value, 10 << 20);
@@ -72,29 +63,11 @@ fn the_file_is_read_with_the_lines_of_its_values() {
     );
     let config = house.load();
     let path = house.dir.path().join(".cis/config.toml");
-    assert_eq!(
-        config.durability.source,
-        Source::File {
-            path: path.clone(),
-            line: 3
-        }
-    );
-    assert_eq!(
-        config.durability.source.to_string(),
-        format!("{}:3", path.display())
-    );
-    assert_eq!(
-        (config.durability.value, config.slots.value),
-        (Durability::Process, 16)
-    );
-    assert_eq!(
-        (config.grace.value, config.log_cap_bytes.value),
-        (Millis(90_000), 512 << 10)
-    );
-    assert_eq!(
-        config.skill_dirs.value,
-        [house.dir.path().join("more"), house.dir.path().join(".cis/here")]
-    );
+    assert_eq!(config.durability.source, Source::File { path: path.clone(), line: 3 });
+    assert_eq!(config.durability.source.to_string(), format!("{}:3", path.display()));
+    assert_eq!((config.durability.value, config.slots.value), (Durability::Process, 16));
+    assert_eq!((config.grace.value, config.log_cap_bytes.value), (Millis(90_000), 512 << 10));
+    assert_eq!(config.skill_dirs.value, [house.dir.path().join("more"), house.dir.path().join(".cis/here")]);
     assert_eq!(config.node_id.value.as_deref(), Some("n1"));
     assert_eq!(config.node_name.value.as_deref(), Some("Büro"));
     assert_eq!(config.env_pass.value, ["GITHUB_TOKEN"]);
@@ -107,56 +80,21 @@ fn flags_beat_the_environment_and_that_beats_the_file() {
         .set("CIS_GRACE", "7")
         .set("CIS_DURABILITY", "")
         .set("CIS_SKILL_PATH", "/a:/b");
-    let flags = Flags {
-        slots: Some(9),
-        data_dir: Some("/d".into()),
-        ..Flags::default()
-    };
+    let flags = Flags { slots: Some(9), data_dir: Some("/d".into()), ..Flags::default() };
     let config = Config::load(&flags, &house.around).unwrap();
-    assert_eq!(
-        config.slots,
-        Setting {
-            value: 9,
-            source: Source::Flag("--slots")
-        }
-    );
-    assert_eq!(
-        config.grace,
-        Setting {
-            value: Millis(7_000),
-            source: Source::Env("CIS_GRACE")
-        }
-    );
+    assert_eq!(config.slots, Setting { value: 9, source: Source::Flag("--slots") });
+    assert_eq!(config.grace, Setting { value: Millis(7_000), source: Source::Env("CIS_GRACE") });
     assert_eq!(config.durability.value, Durability::Process);
-    assert_eq!(
-        config.skill_dirs.value,
-        [PathBuf::from("/a"), PathBuf::from("/b")]
-    );
-    assert_eq!(
-        config.data_dir,
-        Setting {
-            value: "/d".into(),
-            source: Source::Flag("--data-dir")
-        }
-    );
+    assert_eq!(config.skill_dirs.value, [PathBuf::from("/a"), PathBuf::from("/b")]);
+    assert_eq!(config.data_dir, Setting { value: "/d".into(), source: Source::Flag("--data-dir") });
 }
 
 #[test]
 fn the_data_directory_follows_the_home() {
     let with = |name: &str, value: &str| House::new("").set(name, value).load().data_dir;
-    assert_eq!(
-        with("CIS_HOME", "/h"),
-        Setting {
-            value: "/h/data".into(),
-            source: Source::Env("CIS_HOME")
-        }
-    );
+    assert_eq!(with("CIS_HOME", "/h"), Setting { value: "/h/data".into(), source: Source::Env("CIS_HOME") });
     assert_eq!(with("XDG_DATA_HOME", "/x").value, PathBuf::from("/x/cis"));
-    assert!(
-        with("XDG_DATA_HOME", "relative")
-            .value
-            .ends_with(".local/share/cis")
-    );
+    assert!(with("XDG_DATA_HOME", "relative").value.ends_with(".local/share/cis"));
     assert_eq!(with("CIS_DATA_DIR", "/y").value, PathBuf::from("/y"));
 }
 
@@ -188,15 +126,8 @@ fn every_problem_is_told_at_once() {
 #[test]
 fn broken_toml_and_missing_files_are_told() {
     let house = House::new("[dag\nslots = 3\n");
-    assert!(
-        house.problems()[0].starts_with("line 1, column"),
-        "{:?}",
-        house.problems()
-    );
-    let flags = Flags {
-        config: Some("/nowhere/c.toml".into()),
-        ..Flags::default()
-    };
+    assert!(house.problems()[0].starts_with("line 1, column"), "{:?}", house.problems());
+    let flags = Flags { config: Some("/nowhere/c.toml".into()), ..Flags::default() };
     let error = Config::load(&flags, &house.around).unwrap_err();
     assert_eq!(error.report().code, "NotFound");
     let homeless = Config::load(&Flags::default(), &Surroundings::default()).unwrap_err();
@@ -221,19 +152,9 @@ fn the_data_directory_is_its_owners() {
 #[test]
 fn skills_are_looked_for_nearest_first() {
     let house = House::new("[skills]\ndirs = [\"/shared\"]\n").set("CIS_HOME", "");
-    let path = house
-        .load()
-        .skill_path(&["/flag".into()], Some(Path::new("/app")));
+    let path = house.load().skill_path(&["/flag".into()], Some(Path::new("/app")));
     let own = house.dir.path().join(".cis/skills");
-    assert_eq!(
-        path.dirs(),
-        [
-            Path::new("/flag"),
-            Path::new("/app/.cis/skills"),
-            Path::new("/shared"),
-            &own
-        ]
-    );
+    assert_eq!(path.dirs(), [Path::new("/flag"), Path::new("/app/.cis/skills"), Path::new("/shared"), &own]);
 }
 
 #[test]
@@ -241,13 +162,7 @@ fn settings_are_shown_with_their_sources() {
     let house = House::new("[dag]\nslots = 2\n").set("CIS_LOG_CAP", "1234");
     let shown = show::table(&house.load()).render(None);
     let shown = anstream::adapter::strip_str(&shown).to_string();
-    let line = |key: &str| {
-        shown
-            .lines()
-            .find(|line| line.starts_with(key))
-            .unwrap()
-            .to_owned()
-    };
+    let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
     assert!(line("dag.slots").ends_with("config.toml:2"), "{shown}");
     assert!(
         line("dag.log_cap").contains(" 1234B ") && line("dag.log_cap").ends_with("CIS_LOG_CAP"),

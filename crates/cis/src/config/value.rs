@@ -61,10 +61,7 @@ impl Reader<'_> {
         self.read("dag.slots", cores.max(1), |raw| {
             let number = match raw {
                 Raw::Integer(number) => *number,
-                other => text(other)?
-                    .trim()
-                    .parse()
-                    .map_err(|_| bad("not a whole number"))?,
+                other => text(other)?.trim().parse().map_err(|_| bad("not a whole number"))?,
             };
             if !(1..=SLOTS_MAX).contains(&number) {
                 return Err(bad(format!("{number} is not between 1 and {SLOTS_MAX}")));
@@ -77,26 +74,16 @@ impl Reader<'_> {
         self.read(key, usual, |raw| {
             let refuse = |given: &str| {
                 let hint = Some("write it as `\"10s\"`, `\"1m30s\"` or a number of seconds".to_owned());
-                (
-                    ProblemCode::BadDuration,
-                    format!("`{given}` is not a duration"),
-                    hint,
-                )
+                (ProblemCode::BadDuration, format!("`{given}` is not a duration"), hint)
             };
             let given = match raw {
                 Raw::Integer(seconds) => format!("{seconds}s"),
                 other => text(other)?.to_owned(),
             };
             // Variables are text, so a bare number of seconds comes as text too.
-            let spelled = if given.parse::<u64>().is_ok() {
-                format!("{given}s")
-            } else {
-                given.clone()
-            };
+            let spelled = if given.parse::<u64>().is_ok() { format!("{given}s") } else { given.clone() };
             let span: jiff::SignedDuration = spelled.parse().map_err(|_| refuse(&given))?;
-            u64::try_from(span.as_millis())
-                .map(Millis)
-                .map_err(|_| refuse(&given))
+            u64::try_from(span.as_millis()).map(Millis).map_err(|_| refuse(&given))
         })
     }
 
@@ -111,13 +98,7 @@ impl Reader<'_> {
         let user = self.home.parent().unwrap_or(Path::new("/")).to_owned();
         // A relative directory in the file stands beside the file; in a variable it stands where one stands.
         let base = self.home.to_owned();
-        let from_file = matches!(
-            self.given.get(key),
-            Some(Setting {
-                source: Source::File { .. },
-                ..
-            })
-        );
+        let from_file = matches!(self.given.get(key), Some(Setting { source: Source::File { .. }, .. }));
         self.read(key, Vec::new(), |raw| {
             let dir = |text: &String| match text.strip_prefix("~/") {
                 Some(rest) => user.join(rest),
@@ -132,9 +113,7 @@ impl Reader<'_> {
         self.read(key, Vec::new(), |raw| {
             let names = list(raw, ',');
             match names.iter().find(|name| name.contains(['=', '\0', ' '])) {
-                Some(name) => Err(bad(format!(
-                    "`{name}` is not the name of an environment variable"
-                ))),
+                Some(name) => Err(bad(format!("`{name}` is not the name of an environment variable"))),
                 None => Ok(names),
             }
         })
@@ -144,11 +123,7 @@ impl Reader<'_> {
         self.read(key, None, |raw| {
             let name = text(raw)?;
             if !is_name(name) {
-                return Err((
-                    ProblemCode::BadName,
-                    cis_core::id::BadName(name.to_owned()).to_string(),
-                    None,
-                ));
+                return Err((ProblemCode::BadName, cis_core::id::BadName(name.to_owned()).to_string(), None));
             }
             Ok(Some(name.to_owned()))
         })
@@ -165,10 +140,7 @@ impl Reader<'_> {
         read: impl FnOnce(&Raw) -> Result<T, Refusal>,
     ) -> Setting<T> {
         let Some(Setting { value, source }) = self.given.remove(key) else {
-            return Setting {
-                value: usual,
-                source: Source::Default,
-            };
+            return Setting { value: usual, source: Source::Default };
         };
         match read(&value) {
             Ok(value) => Setting { value, source },
@@ -178,11 +150,7 @@ impl Reader<'_> {
                     Source::Env(name) | Source::Flag(name) => (*name, None),
                     Source::Default => (key, None),
                 };
-                self.problems.push(Problem {
-                    line,
-                    hint,
-                    ..Problem::new(code, path, told)
-                });
+                self.problems.push(Problem { line, hint, ..Problem::new(code, path, told) });
                 Setting { value: usual, source }
             }
         }
@@ -203,12 +171,9 @@ fn list(raw: &Raw, separator: char) -> Vec<String> {
     match raw {
         Raw::List(items) => items.clone(),
         Raw::Integer(number) => vec![number.to_string()],
-        Raw::Text(text) => text
-            .split(separator)
-            .map(str::trim)
-            .filter(|item| !item.is_empty())
-            .map(str::to_owned)
-            .collect(),
+        Raw::Text(text) => {
+            text.split(separator).map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+        }
     }
 }
 
@@ -230,9 +195,7 @@ fn bytes(given: &str) -> Result<u64, Refusal> {
         (ProblemCode::BadValue, format!("`{given}` is not a size"), hint)
     };
     let lower = given.trim().to_ascii_lowercase();
-    let unit = UNITS
-        .iter()
-        .find_map(|(unit, factor)| Some((lower.strip_suffix(unit)?, *factor)));
+    let unit = UNITS.iter().find_map(|(unit, factor)| Some((lower.strip_suffix(unit)?, *factor)));
     let (digits, factor) = unit.unwrap_or((&lower, 1));
     let number: u64 = digits.trim().parse().map_err(|_| refuse())?;
     number.checked_mul(factor).ok_or_else(refuse)
@@ -243,9 +206,5 @@ fn bad(told: impl Into<String>) -> Refusal {
 }
 
 fn word(given: &str, known: &[&str]) -> Refusal {
-    (
-        ProblemCode::BadValue,
-        format!("`{given}` means nothing here"),
-        nearest(given, known.iter().copied()),
-    )
+    (ProblemCode::BadValue, format!("`{given}` means nothing here"), nearest(given, known.iter().copied()))
 }

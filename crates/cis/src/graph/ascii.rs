@@ -64,11 +64,7 @@ fn lanes(subject: &Subject<'_>) -> Option<String> {
             let Some(owner) = *lane else { continue };
             if row.after.contains(&owner) {
                 waited_for[owner] -= 1;
-                *join = if waited_for[owner] == 0 {
-                    Join::Ends
-                } else {
-                    Join::GoesOn
-                };
+                *join = if waited_for[owner] == 0 { Join::Ends } else { Join::GoesOn };
             }
         }
         let at = joins
@@ -136,9 +132,7 @@ fn picture(lanes: &[Option<usize>], joins: &[Join], at: usize, mark: &str) -> St
 
 fn mark(subject: &Subject<'_>, row: &Row) -> String {
     match row.tasks.as_slice() {
-        [task] => subject
-            .face(*task)
-            .map_or_else(|| "●".to_owned(), |face| face.mark()),
+        [task] => subject.face(*task).map_or_else(|| "●".to_owned(), |face| face.mark()),
         _ => "◇".to_owned(),
     }
 }
@@ -148,18 +142,11 @@ fn label(text: &mut String, subject: &Subject<'_>, row: &Row, picture: &str, lan
     // Writing to a string cannot fail.
     if let [task] = row.tasks.as_slice() {
         let (title, id) = (subject.title(*task, TEXT_WIDTH), subject.id(*task));
-        let also = if title == id {
-            String::new()
-        } else {
-            paint(DIM, &format!("  {id}"))
-        };
+        let also = if title == id { String::new() } else { paint(DIM, &format!("  {id}")) };
         let _ = writeln!(text, "{picture}{title}{also}");
         return;
     }
-    let mut line = format!(
-        "{picture}{}",
-        paint(DIM, &format!("{}:", count(row.tasks.len(), "task")))
-    );
+    let mut line = format!("{picture}{}", paint(DIM, &format!("{}:", count(row.tasks.len(), "task"))));
     for task in &row.tasks {
         let title = subject.title(*task, TEXT_WIDTH / 2);
         let title = match subject.face(*task) {
@@ -168,10 +155,7 @@ fn label(text: &mut String, subject: &Subject<'_>, row: &Row, picture: &str, lan
         };
         if columns(&line) + columns(&title) + 2 > columns(picture) + TEXT_WIDTH {
             let _ = writeln!(text, "{}", line.trim_end());
-            line = lanes
-                .iter()
-                .map(|lane| if lane.is_some() { "│ " } else { "  " })
-                .collect::<String>();
+            line = lanes.iter().map(|lane| if lane.is_some() { "│ " } else { "  " }).collect::<String>();
             let indent = (columns(picture) + 2).saturating_sub(columns(&line));
             line.push_str(&" ".repeat(indent));
         } else {
@@ -187,19 +171,14 @@ fn rows(subject: &Subject<'_>) -> Vec<Row> {
     let plan = subject.plan;
     let mut twins: HashMap<_, Vec<TaskIx>> = HashMap::new();
     for task in plan.tasks() {
-        twins
-            .entry((plan.depends_on(task), plan.dependents(task)))
-            .or_default()
-            .push(task);
+        twins.entry((plan.depends_on(task), plan.dependents(task))).or_default().push(task);
     }
     let mut row_of = vec![usize::MAX; plan.len()];
     let mut rows: Vec<Row> = Vec::new();
     for task in plan.tasks() {
         let (after, before) = (plan.depends_on(task), plan.dependents(task));
         let alone = after.is_empty() && before.is_empty();
-        let together = twins
-            .get(&(after, before))
-            .filter(|twins| !alone && twins.len() >= TWINS_MIN);
+        let together = twins.get(&(after, before)).filter(|twins| !alone && twins.len() >= TWINS_MIN);
         if row_of[task.index()] != usize::MAX {
             continue;
         }
@@ -207,11 +186,7 @@ fn rows(subject: &Subject<'_>) -> Vec<Row> {
         for task in &tasks {
             row_of[task.index()] = rows.len();
         }
-        rows.push(Row {
-            tasks,
-            after: Vec::new(),
-            before: Vec::new(),
-        });
+        rows.push(Row { tasks, after: Vec::new(), before: Vec::new() });
     }
     let rows_of = |tasks: &[TaskIx]| {
         let mut rows: Vec<usize> = tasks.iter().map(|task| row_of[task.index()]).collect();
@@ -263,11 +238,7 @@ fn list(subject: &Subject<'_>, why: &str) -> String {
             continue;
         }
         let tally = subject.tally(layer, |face, text| paint(face.tone.style(), text));
-        let tally = if tally.is_empty() {
-            tally
-        } else {
-            format!("{tally}  ")
-        };
+        let tally = if tally.is_empty() { tally } else { format!("{tally}  ") };
         let _ = writeln!(text, "{:>digits$}  {tally}{}", i + 1, names(subject, layer));
     }
     text
@@ -295,10 +266,7 @@ mod tests {
     use super::*;
 
     fn lines(tasks: &[(&str, &[&str])]) -> Vec<String> {
-        drawn(&dag(tasks), None, Format::Ascii)
-            .lines()
-            .map(str::to_owned)
-            .collect()
+        drawn(&dag(tasks), None, Format::Ascii).lines().map(str::to_owned).collect()
     }
 
     #[test]
@@ -326,28 +294,14 @@ mod tests {
                 ("f", &["c", "e"]),
                 ("g", &["a"]),
             ]),
-            [
-                "● a",
-                "├─● b",
-                "├─│─● c",
-                "├─│─│─● d",
-                "│ ●─│─╯ e",
-                "│ ●─╯ f",
-                "● g"
-            ]
+            ["● a", "├─● b", "├─│─● c", "├─│─│─● d", "│ ●─│─╯ e", "│ ●─╯ f", "● g"]
         );
     }
 
     #[test]
     fn separate_tasks_and_chains() {
-        assert_eq!(
-            lines(&[("a", &[]), ("b", &["a"]), ("c", &[])]),
-            ["● a", "● b", "● c"]
-        );
-        assert_eq!(
-            lines(&[("a", &[]), ("b", &[]), ("c", &[]), ("d", &[]), ("e", &[])]).len(),
-            5
-        );
+        assert_eq!(lines(&[("a", &[]), ("b", &["a"]), ("c", &[])]), ["● a", "● b", "● c"]);
+        assert_eq!(lines(&[("a", &[]), ("b", &[]), ("c", &[]), ("d", &[]), ("e", &[])]).len(), 5);
     }
 
     #[test]
@@ -372,32 +326,19 @@ mod tests {
     #[test]
     fn states_and_names_are_shown_safely() {
         let dag = named("t1", "Dump \u{1b}[2J the database");
-        assert_eq!(
-            drawn(&dag, Some(&[TaskStatus::Failed]), Format::Ascii),
-            "✗ Dump  the database  t1\n"
-        );
+        assert_eq!(drawn(&dag, Some(&[TaskStatus::Failed]), Format::Ascii), "✗ Dump  the database  t1\n");
     }
 
     #[test]
     fn large_graphs_are_listed_by_layer_and_say_so() {
         let text = drawn(&wide(3, 100, 2), None, Format::Ascii);
-        assert!(
-            text.starts_with("300 tasks in 3 layers, too many to draw"),
-            "{text}"
-        );
+        assert!(text.starts_with("300 tasks in 3 layers, too many to draw"), "{text}");
         assert_eq!(text.lines().count(), 4);
         assert!(text.lines().nth(1).unwrap().starts_with("1  t0, t1, "), "{text}");
         assert!(text.lines().nth(1).unwrap().ends_with(" more"), "{text}");
-        let deep = drawn(
-            &wide(1_000, 1, 1),
-            Some(&[TaskStatus::Completed; 1_000]),
-            Format::Ascii,
-        );
+        let deep = drawn(&wide(1_000, 1, 1), Some(&[TaskStatus::Completed; 1_000]), Format::Ascii);
         assert_eq!(deep.lines().count(), 72);
-        assert!(
-            deep.contains("… 930 more layers …") && deep.contains("1000  ✓ 1  t999"),
-            "{deep}"
-        );
+        assert!(deep.contains("… 930 more layers …") && deep.contains("1000  ✓ 1  t999"), "{deep}");
     }
 
     #[test]

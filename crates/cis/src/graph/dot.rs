@@ -50,16 +50,9 @@ mod tests {
 
     #[test]
     fn tasks_edges_and_states() {
-        let text = drawn(
-            &dag(&[("a", &[]), ("b", &["a"])]),
-            Some(&[TaskStatus::Running; 2]),
-            Format::Dot,
-        );
+        let text = drawn(&dag(&[("a", &[]), ("b", &["a"])]), Some(&[TaskStatus::Running; 2]), Format::Dot);
         assert!(text.starts_with("digraph \"sample\" {\n"), "{text}");
-        assert!(
-            text.contains("t0 [label=\"● a\", fillcolor=\"#ddf4ff\""),
-            "{text}"
-        );
+        assert!(text.contains("t0 [label=\"● a\", fillcolor=\"#ddf4ff\""), "{text}");
         assert!(text.ends_with("  t0 -> t1;\n}\n"), "{text}");
     }
 

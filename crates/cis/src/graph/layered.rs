@@ -29,12 +29,7 @@ pub(super) struct Layout {
 pub(super) fn layout(subject: &Subject<'_>, bends_max: usize) -> Option<Layout> {
     let layer_of = subject.plan.layers();
     let bends = |from: usize, to: usize| (layer_of[to] - layer_of[from]).saturating_sub(1) as usize;
-    if subject
-        .edges()
-        .map(|(from, to)| bends(from.index(), to.index()))
-        .sum::<usize>()
-        > bends_max
-    {
+    if subject.edges().map(|(from, to)| bends(from.index(), to.index())).sum::<usize>() > bends_max {
         return None;
     }
     let tasks = subject.plan.len();
@@ -69,10 +64,7 @@ struct Links {
 
 impl Links {
     fn new(places: usize, routes: &[Vec<usize>]) -> Self {
-        let mut links = Self {
-            left: vec![Vec::new(); places],
-            right: vec![Vec::new(); places],
-        };
+        let mut links = Self { left: vec![Vec::new(); places], right: vec![Vec::new(); places] };
         for pair in routes.iter().flat_map(|route| route.windows(2)) {
             links.right[pair[0]].push(pair[1]);
             links.left[pair[1]].push(pair[0]);
@@ -87,11 +79,7 @@ impl Links {
             Side::Both => &[&self.left[place], &self.right[place]],
         };
         let count = near.iter().map(|side| side.len()).sum::<usize>();
-        let sum: f32 = near
-            .iter()
-            .flat_map(|side| side.iter())
-            .map(|place| at[*place])
-            .sum();
+        let sum: f32 = near.iter().flat_map(|side| side.iter()).map(|place| at[*place]).sum();
         (count > 0).then(|| sum / count as f32)
     }
 }
@@ -145,21 +133,13 @@ fn heights(layers: &[Vec<usize>], links: &Links, places: usize, tasks: usize) ->
             _ => Side::Right,
         };
         for step in 0..layers.len() {
-            let layer = &layers[if sweep % 2 == 0 {
-                step
-            } else {
-                layers.len() - 1 - step
-            }];
-            let wanted: Vec<f32> = layer
-                .iter()
-                .map(|place| links.mean(*place, &y, side).unwrap_or(y[*place]))
-                .collect();
+            let layer = &layers[if sweep % 2 == 0 { step } else { layers.len() - 1 - step }];
+            let wanted: Vec<f32> =
+                layer.iter().map(|place| links.mean(*place, &y, side).unwrap_or(y[*place])).collect();
             spread(layer, &mut y, half, |i, _| wanted[i]);
         }
     }
-    let top = (0..places)
-        .map(|place| y[place] - half(place))
-        .fold(f32::INFINITY, f32::min);
+    let top = (0..places).map(|place| y[place] - half(place)).fold(f32::INFINITY, f32::min);
     for height in &mut y {
         *height -= top;
     }
@@ -206,14 +186,7 @@ mod tests {
 
     fn laid_out(dag: &Dag, bends_max: usize) -> Option<Layout> {
         let plan = Plan::new(dag);
-        layout(
-            &Subject {
-                dag,
-                plan: &plan,
-                states: None,
-            },
-            bends_max,
-        )
+        layout(&Subject { dag, plan: &plan, states: None }, bends_max)
     }
 
     fn crossings(layout: &Layout) -> usize {
@@ -223,38 +196,18 @@ mod tests {
             layer_of(a[0]) == layer_of(b[0])
                 && (layout.y[a[0]] - layout.y[b[0]]) * (layout.y[a[1]] - layout.y[b[1]]) < 0.0
         };
-        pairs
-            .iter()
-            .enumerate()
-            .map(|(i, a)| pairs[..i].iter().filter(|b| cross(a, b)).count())
-            .sum()
+        pairs.iter().enumerate().map(|(i, a)| pairs[..i].iter().filter(|b| cross(a, b)).count()).sum()
     }
 
     #[test]
     fn what_can_be_drawn_without_crossings_is() {
-        let ladder = dag(&[
-            ("a", &[]),
-            ("b", &[]),
-            ("c", &[]),
-            ("x", &["c"]),
-            ("y", &["b"]),
-            ("z", &["a"]),
-        ]);
+        let ladder = dag(&[("a", &[]), ("b", &[]), ("c", &[]), ("x", &["c"]), ("y", &["b"]), ("z", &["a"])]);
         assert_eq!(crossings(&laid_out(&ladder, 9).unwrap()), 0);
-        let diamond = dag(&[
-            ("a", &[]),
-            ("b", &["a"]),
-            ("c", &["a"]),
-            ("d", &["b", "c"]),
-            ("e", &["a", "d"]),
-        ]);
+        let diamond =
+            dag(&[("a", &[]), ("b", &["a"]), ("c", &["a"]), ("d", &["b", "c"]), ("e", &["a", "d"])]);
         let layout = laid_out(&diamond, 9).unwrap();
         assert_eq!(crossings(&layout), 0);
-        assert_eq!(
-            layout.routes.iter().map(Vec::len).max(),
-            Some(4),
-            "the long edge bends twice"
-        );
+        assert_eq!(layout.routes.iter().map(Vec::len).max(), Some(4), "the long edge bends twice");
     }
 
     #[test]
@@ -262,11 +215,7 @@ mod tests {
         let layout = laid_out(&wide(6, 9, 3), 100).unwrap();
         for layer in &layout.layers {
             assert!(layer.iter().all(|place| layout.y[*place] >= BOX_HALF - 1e-3));
-            assert!(
-                layer
-                    .windows(2)
-                    .all(|pair| layout.y[pair[1]] - layout.y[pair[0]] > 0.99)
-            );
+            assert!(layer.windows(2).all(|pair| layout.y[pair[1]] - layout.y[pair[0]] > 0.99));
         }
     }
 

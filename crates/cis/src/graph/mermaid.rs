@@ -21,10 +21,7 @@ pub(super) fn render(subject: &Subject<'_>) -> String {
         };
         let _ = writeln!(text, "    t{task}[\"{title}\"]");
         if let Some(face) = subject.face(task) {
-            classes
-                .entry(face.tone.class())
-                .or_default()
-                .push(format!("t{task}"));
+            classes.entry(face.tone.class()).or_default().push(format!("t{task}"));
         }
     }
     for (from, to) in subject.edges() {
@@ -33,11 +30,7 @@ pub(super) fn render(subject: &Subject<'_>) -> String {
     for tone in Tone::ALL {
         if let Some(tasks) = classes.get(tone.class()) {
             let (fill, stroke) = colours(tone);
-            let _ = writeln!(
-                text,
-                "    classDef {} fill:{fill},stroke:{stroke},color:#1f2328",
-                tone.class()
-            );
+            let _ = writeln!(text, "    classDef {} fill:{fill},stroke:{stroke},color:#1f2328", tone.class());
             let _ = writeln!(text, "    class {} {}", tasks.join(","), tone.class());
         }
     }

@@ -37,12 +37,8 @@ pub enum Format {
 
 impl Format {
     /// Every format with its word.
-    pub const WORDS: [(&'static str, Self); 4] = [
-        ("ascii", Self::Ascii),
-        ("mermaid", Self::Mermaid),
-        ("dot", Self::Dot),
-        ("svg", Self::Svg),
-    ];
+    pub const WORDS: [(&'static str, Self); 4] =
+        [("ascii", Self::Ascii), ("mermaid", Self::Mermaid), ("dot", Self::Dot), ("svg", Self::Svg)];
 }
 
 /// Draws `dag`; with `states` (by task), each task in the colours of its state. Ends with a line end.
@@ -76,10 +72,7 @@ impl Subject<'_> {
     }
 
     fn id(&self, task: TaskIx) -> &str {
-        self.dag
-            .tasks
-            .get(task.index())
-            .map_or("?", |task| task.id.as_str())
+        self.dag.tasks.get(task.index()).map_or("?", |task| task.id.as_str())
     }
 
     fn name(&self) -> Cow<'_, str> {
@@ -88,10 +81,7 @@ impl Subject<'_> {
 
     /// Every edge, from a task to one that waits for it.
     fn edges(&self) -> impl Iterator<Item = (TaskIx, TaskIx)> + '_ {
-        self.plan
-            .order()
-            .iter()
-            .flat_map(|to| self.plan.depends_on(*to).iter().map(|from| (*from, *to)))
+        self.plan.order().iter().flat_map(|to| self.plan.depends_on(*to).iter().map(|from| (*from, *to)))
     }
 
     /// The tasks of each layer, in file order.
@@ -109,10 +99,7 @@ impl Subject<'_> {
     fn tally(&self, tasks: &[TaskIx], show: impl Fn(Face, &str) -> String) -> String {
         let faces: Vec<Face> = tasks.iter().filter_map(|task| self.face(*task)).collect();
         let count = |wanted: &Face| faces.iter().filter(|face| *face == wanted).count();
-        let shown = face::TASK
-            .iter()
-            .map(|face| (face, count(face)))
-            .filter(|(_, count)| *count > 0);
+        let shown = face::TASK.iter().map(|face| (face, count(face))).filter(|(_, count)| *count > 0);
         shown
             .map(|(face, count)| show(*face, &format!("{} {}", face.glyph, thousands(count))))
             .collect::<Vec<_>>()

@@ -12,9 +12,7 @@ use super::{Format, render};
 pub(super) fn dag(tasks: &[(&str, &[&str])]) -> Dag {
     let index = |name: &str| TaskIx(tasks.iter().position(|(id, _)| *id == name).unwrap() as u32);
     numbered(
-        tasks
-            .iter()
-            .map(|(id, after)| ((*id).to_owned(), after.iter().map(|name| index(name)).collect())),
+        tasks.iter().map(|(id, after)| ((*id).to_owned(), after.iter().map(|name| index(name)).collect())),
     )
 }
 
@@ -24,9 +22,7 @@ pub(super) fn numbered(tasks: impl IntoIterator<Item = (String, Vec<TaskIx>)>) -
         after.sort();
         Task {
             id: id.parse().unwrap(),
-            kind: Kind::Shell {
-                command: "true".into(),
-            },
+            kind: Kind::Shell { command: "true".into() },
             depends_on: after.into(),
             run_if: RunIf::default(),
             priority: 0,
@@ -57,10 +53,7 @@ pub(super) fn numbered(tasks: impl IntoIterator<Item = (String, Vec<TaskIx>)>) -
 /// A task with a name nobody should trust.
 pub(super) fn named(id: &str, name: &str) -> Dag {
     let mut dag = dag(&[(id, &[])]);
-    dag.tasks[0].more = Some(Box::new(More {
-        name: Some(name.to_owned()),
-        ..More::default()
-    }));
+    dag.tasks[0].more = Some(Box::new(More { name: Some(name.to_owned()), ..More::default() }));
     dag
 }
 
@@ -71,9 +64,7 @@ pub(super) fn wide(layers: u32, width: u32, fan: u32) -> Dag {
         let after = if layer == 0 {
             Vec::new()
         } else {
-            let mut after: Vec<u32> = (0..fan)
-                .map(|k| (layer - 1) * width + (place + k) % width)
-                .collect();
+            let mut after: Vec<u32> = (0..fan).map(|k| (layer - 1) * width + (place + k) % width).collect();
             after.sort_unstable();
             after.dedup();
             after.into_iter().map(TaskIx).collect()
@@ -85,9 +76,5 @@ pub(super) fn wide(layers: u32, width: u32, fan: u32) -> Dag {
 /// Draws without styles.
 pub(super) fn drawn(dag: &Dag, states: Option<&[TaskStatus]>, format: Format) -> String {
     let text = render(dag, &Plan::new(dag), states, format);
-    if text.contains('\u{1b}') {
-        anstream::adapter::strip_str(&text).to_string()
-    } else {
-        text
-    }
+    if text.contains('\u{1b}') { anstream::adapter::strip_str(&text).to_string() } else { text }
 }

@@ -65,12 +65,8 @@ fn detailed(subject: &Subject<'_>, layout: &Layout) -> String {
     for layer in &layout.layers {
         let mut widest: f32 = 0.0;
         for place in layer.iter().filter(|place| **place < tasks) {
-            let node = node(
-                subject,
-                TaskIx(u32::try_from(*place).unwrap_or(u32::MAX)),
-                left,
-                layout.y[*place],
-            );
+            let node =
+                node(subject, TaskIx(u32::try_from(*place).unwrap_or(u32::MAX)), left, layout.y[*place]);
             widest = widest.max(node.width);
             nodes[*place] = Some(node);
         }
@@ -78,12 +74,7 @@ fn detailed(subject: &Subject<'_>, layout: &Layout) -> String {
             let y = MARGIN + layout.y[*place] * ROW;
             let node = nodes.get(*place).and_then(Option::as_ref);
             let right = left + node.map_or(widest, |node| node.width);
-            ports[*place] = Port {
-                left,
-                right,
-                clear: left + widest,
-                y,
-            };
+            ports[*place] = Port { left, right, clear: left + widest, y };
         }
         left += widest + GAP;
     }
@@ -116,12 +107,7 @@ fn node(subject: &Subject<'_>, task: TaskIx, x: f32, y: f32) -> Node {
 impl Node {
     fn port(&self) -> Port {
         let right = self.x + self.width;
-        Port {
-            left: self.x,
-            right,
-            clear: right,
-            y: self.y,
-        }
+        Port { left: self.x, right, clear: right, y: self.y }
     }
 }
 
@@ -144,9 +130,7 @@ fn collapsed(subject: &Subject<'_>) -> String {
             format!("layers {}–{}", thousands(first), thousands(last))
         };
         let tally = subject.tally(&tasks, |_, text| text.to_owned());
-        let title = format!("{name}: {} {tally}", count(tasks.len(), "task"))
-            .trim_end()
-            .to_owned();
+        let title = format!("{name}: {} {tally}", count(tasks.len(), "task")).trim_end().to_owned();
         let node = Node {
             x,
             y: MARGIN + 1.3 * ROW,
@@ -173,23 +157,10 @@ fn collapsed(subject: &Subject<'_>) -> String {
 
 /// The tone that matters most among these tasks.
 fn worst(subject: &Subject<'_>, tasks: &[TaskIx]) -> &'static str {
-    let tones = [
-        Tone::Bad,
-        Tone::Active,
-        Tone::Waiting,
-        Tone::Quiet,
-        Tone::Stopped,
-        Tone::Good,
-    ];
-    let has = |tone: &Tone| {
-        tasks
-            .iter()
-            .any(|task| subject.face(*task).is_some_and(|face| face.tone == *tone))
-    };
-    tones
-        .iter()
-        .find(|tone| has(tone))
-        .map_or("plain", |tone| tone.class())
+    let tones = [Tone::Bad, Tone::Active, Tone::Waiting, Tone::Quiet, Tone::Stopped, Tone::Good];
+    let has =
+        |tone: &Tone| tasks.iter().any(|task| subject.face(*task).is_some_and(|face| face.tone == *tone));
+    tones.iter().find(|tone| has(tone)).map_or("plain", |tone| tone.class())
 }
 
 /// The drawing being written.
@@ -231,10 +202,7 @@ impl Page {
                 from.clear, from.y, to.y, to.left, to.y
             );
         }
-        let _ = writeln!(
-            self.text,
-            "<path class=\"edge\" d=\"{path}\" marker-end=\"url(#end)\"/>"
-        );
+        let _ = writeln!(self.text, "<path class=\"edge\" d=\"{path}\" marker-end=\"url(#end)\"/>");
     }
 
     fn node(&mut self, node: &Node) {
@@ -253,11 +221,8 @@ impl Page {
     }
 
     fn note(&mut self, note: &str) {
-        let _ = writeln!(
-            self.text,
-            "<text class=\"note\" x=\"{MARGIN}\" y=\"{MARGIN}\">{}</text>",
-            escape(note)
-        );
+        let _ =
+            writeln!(self.text, "<text class=\"note\" x=\"{MARGIN}\" y=\"{MARGIN}\">{}</text>", escape(note));
     }
 
     fn end(mut self) -> String {
@@ -315,25 +280,13 @@ mod tests {
     #[test]
     fn boxes_lines_and_states() {
         let dag = dag(&[("a", &[]), ("b", &["a"]), ("c", &["a"]), ("d", &["a", "b", "c"])]);
-        let states = [
-            TaskStatus::Completed,
-            TaskStatus::Running,
-            TaskStatus::Failed,
-            TaskStatus::Pending,
-        ];
+        let states = [TaskStatus::Completed, TaskStatus::Running, TaskStatus::Failed, TaskStatus::Pending];
         let text = drawn(&dag, Some(&states), Format::Svg);
         assert_eq!(text.matches("<path class=\"edge\"").count(), 5);
         for class in ["good", "active", "bad", "quiet"] {
-            assert_eq!(
-                text.matches(&format!("<g class=\"{class}\">")).count(),
-                1,
-                "{class}"
-            );
+            assert_eq!(text.matches(&format!("<g class=\"{class}\">")).count(), 1, "{class}");
         }
-        assert!(
-            text.contains("<title>c: failed</title>") && text.contains(">✗ c</text>"),
-            "{text}"
-        );
+        assert!(text.contains("<title>c: failed</title>") && text.contains(">✗ c</text>"), "{text}");
         assert!(text.starts_with("<svg xmlns=") && text.ends_with("</svg>\n"));
         assert!(!text.contains("NaN") && !text.contains("inf"));
     }
@@ -341,10 +294,7 @@ mod tests {
     #[test]
     fn names_cannot_become_markup() {
         let text = drawn(&named("x", "</text><script>&\"'\u{ffff}"), None, Format::Svg);
-        assert!(
-            text.contains("&lt;/text&gt;&lt;script&gt;&amp;&quot;&#39;\u{fffd}"),
-            "{text}"
-        );
+        assert!(text.contains("&lt;/text&gt;&lt;script&gt;&amp;&quot;&#39;\u{fffd}"), "{text}");
         assert!(!text.contains("<script>"));
     }
 

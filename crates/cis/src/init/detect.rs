@@ -55,11 +55,7 @@ pub(super) fn detect(dir: &Path, has: &dyn Fn(&str) -> bool) -> Vec<Found> {
         return vec![found];
     }
     let tools = [node(dir), cargo(dir, has), go(dir, has), python(dir, has)];
-    let mut found: Vec<Found> = tools
-        .into_iter()
-        .flatten()
-        .filter(|found| !found.steps.is_empty())
-        .collect();
+    let mut found: Vec<Found> = tools.into_iter().flatten().filter(|found| !found.steps.is_empty()).collect();
     if found.len() > 1 {
         found.iter_mut().for_each(prefix);
     }
@@ -84,9 +80,7 @@ fn prefix(found: &mut Found) {
 
 fn makefile(dir: &Path, has: &dyn Fn(&str) -> bool) -> Option<Found> {
     // The order in which make itself looks.
-    let file = ["GNUmakefile", "makefile", "Makefile"]
-        .into_iter()
-        .find(|file| dir.join(file).is_file())?;
+    let file = ["GNUmakefile", "makefile", "Makefile"].into_iter().find(|file| dir.join(file).is_file())?;
     if !has("make") {
         return None;
     }
@@ -113,36 +107,20 @@ fn targets(line: &str) -> Vec<&str> {
 
 fn node(dir: &Path) -> Option<Found> {
     let package: Value = serde_json::from_str(&fs::read_to_string(dir.join("package.json")).ok()?).ok()?;
-    let manager = [
-        ("pnpm-lock.yaml", "pnpm"),
-        ("yarn.lock", "yarn"),
-        ("bun.lock", "bun"),
-        ("bun.lockb", "bun"),
-    ]
-    .into_iter()
-    .find_map(|(lock, manager)| dir.join(lock).is_file().then_some(manager))
-    .unwrap_or("npm");
+    let manager =
+        [("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn"), ("bun.lock", "bun"), ("bun.lockb", "bun")]
+            .into_iter()
+            .find_map(|(lock, manager)| dir.join(lock).is_file().then_some(manager))
+            .unwrap_or("npm");
     let scripts = package.get("scripts").and_then(Value::as_object)?;
     // What `npm init` writes as its test fails on purpose.
-    let real = |name: &str| {
-        !scripts
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or("")
-            .contains("no test specified")
-    };
-    let names: Vec<&str> = scripts
-        .keys()
-        .map(String::as_str)
-        .filter(|name| real(name))
-        .collect();
+    let real =
+        |name: &str| !scripts.get(name).and_then(Value::as_str).unwrap_or("").contains("no test specified");
+    let names: Vec<&str> = scripts.keys().map(String::as_str).filter(|name| real(name)).collect();
     let mut steps = staged(&names, |script| format!("{manager} run {script}"));
-    let needs = ["dependencies", "devDependencies"].iter().any(|key| {
-        package
-            .get(key)
-            .and_then(Value::as_object)
-            .is_some_and(|needs| !needs.is_empty())
-    });
+    let needs = ["dependencies", "devDependencies"]
+        .iter()
+        .any(|key| package.get(key).and_then(Value::as_object).is_some_and(|needs| !needs.is_empty()));
     if needs && !steps.is_empty() {
         for step in steps.iter_mut().filter(|step| step.after.is_empty()) {
             step.after.push("install".to_owned());
@@ -152,28 +130,14 @@ fn node(dir: &Path) -> Option<Found> {
             manager => format!("{manager} install"),
         };
         let command = format!("test -d node_modules || {install}");
-        steps.insert(
-            0,
-            Step {
-                id: "install".to_owned(),
-                command,
-                after: Vec::new(),
-            },
-        );
+        steps.insert(0, Step { id: "install".to_owned(), command, after: Vec::new() });
     }
-    Some(Found {
-        file: "package.json",
-        steps,
-    })
+    Some(Found { file: "package.json", steps })
 }
 
 fn cargo(dir: &Path, has: &dyn Fn(&str) -> bool) -> Option<Found> {
     let manifest: toml::Table = fs::read_to_string(dir.join("Cargo.toml")).ok()?.parse().ok()?;
-    let workspace = if manifest.contains_key("workspace") {
-        " --workspace"
-    } else {
-        ""
-    };
+    let workspace = if manifest.contains_key("workspace") { " --workspace" } else { "" };
     if !has("cargo") {
         return None;
     }
@@ -184,22 +148,11 @@ fn cargo(dir: &Path, has: &dyn Fn(&str) -> bool) -> Option<Found> {
     // One after the other: they would wait for each other's lock on the build directory anyway.
     let clippy = has("cargo-clippy");
     if clippy {
-        steps.push(step(
-            "clippy",
-            format!("cargo clippy{workspace} --all-targets"),
-            &[],
-        ));
+        steps.push(step("clippy", format!("cargo clippy{workspace} --all-targets"), &[]));
     }
-    steps.push(step(
-        "build",
-        format!("cargo build{workspace}"),
-        if clippy { &["clippy"] } else { &[] },
-    ));
+    steps.push(step("build", format!("cargo build{workspace}"), if clippy { &["clippy"] } else { &[] }));
     steps.push(step("test", format!("cargo test{workspace}"), &["build"]));
-    Some(Found {
-        file: "Cargo.toml",
-        steps,
-    })
+    Some(Found { file: "Cargo.toml", steps })
 }
 
 fn go(dir: &Path, has: &dyn Fn(&str) -> bool) -> Option<Found> {
@@ -211,25 +164,15 @@ fn go(dir: &Path, has: &dyn Fn(&str) -> bool) -> Option<Found> {
         step("build", "go build ./...".to_owned(), &[]),
         step("test", "go test ./...".to_owned(), &["build"]),
     ];
-    Some(Found {
-        file: "go.mod",
-        steps,
-    })
+    Some(Found { file: "go.mod", steps })
 }
 
 fn python(dir: &Path, has: &dyn Fn(&str) -> bool) -> Option<Found> {
-    let project: toml::Table = fs::read_to_string(dir.join("pyproject.toml"))
-        .ok()?
-        .parse()
-        .ok()?;
+    let project: toml::Table = fs::read_to_string(dir.join("pyproject.toml")).ok()?.parse().ok()?;
     let tool = |name: &str| project.get("tool").and_then(|tool| tool.get(name)).is_some();
     let uv = dir.join("uv.lock").is_file() && has("uv");
     let run = |command: &str| {
-        if uv {
-            format!("uv run {command}")
-        } else {
-            command.to_owned()
-        }
+        if uv { format!("uv run {command}") } else { command.to_owned() }
     };
     let can = |program: &str| uv || has(program);
     let mut steps = Vec::new();
@@ -242,18 +185,11 @@ fn python(dir: &Path, has: &dyn Fn(&str) -> bool) -> Option<Found> {
     if (tool("pytest") || dir.join("tests").is_dir()) && can("pytest") {
         steps.push(step("test", run("pytest"), &[]));
     }
-    Some(Found {
-        file: "pyproject.toml",
-        steps,
-    })
+    Some(Found { file: "pyproject.toml", steps })
 }
 
 fn step(id: &str, command: String, after: &[&str]) -> Step {
-    Step {
-        id: id.to_owned(),
-        command,
-        after: after.iter().map(|id| (*id).to_owned()).collect(),
-    }
+    Step { id: id.to_owned(), command, after: after.iter().map(|id| (*id).to_owned()).collect() }
 }
 
 /// The usual steps among `names`, each after those of the stages before that it needs.
@@ -266,10 +202,7 @@ fn staged(names: &[&str], command: impl Fn(&str) -> String) -> Vec<Step> {
         }
     }
     let of = |wanted: Stage| {
-        known
-            .iter()
-            .filter(move |(_, (stage, _))| *stage == wanted)
-            .map(|(id, _)| id.clone())
+        known.iter().filter(move |(_, (stage, _))| *stage == wanted).map(|(id, _)| id.clone())
     };
     let mut steps: Vec<(Stage, Step)> = known
         .iter()
@@ -281,14 +214,7 @@ fn staged(names: &[&str], command: impl Fn(&str) -> String) -> Vec<Step> {
                 Stage::Test if !builds.is_empty() => builds,
                 Stage::Check | Stage::Build | Stage::Test => formats,
             };
-            (
-                *stage,
-                Step {
-                    id: id.clone(),
-                    command: command(name),
-                    after,
-                },
-            )
+            (*stage, Step { id: id.clone(), command: command(name), after })
         })
         .collect();
     steps.sort_by_key(|(stage, _)| *stage);

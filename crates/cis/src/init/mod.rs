@@ -73,16 +73,9 @@ pub enum InitError {
 /// here is left out.
 pub fn init(dir: &Path, force: bool, has: impl Fn(&str) -> bool) -> Result<Outcome, InitError> {
     let found = detect::detect(dir, &has);
-    let dag_id = dir
-        .canonicalize()
-        .ok()
-        .and_then(|dir| project::name(&dir))
-        .unwrap_or_else(|| "first".to_owned());
-    let text = if found.is_empty() {
-        write::example(&dag_id)
-    } else {
-        write::steps(&dag_id, &found)
-    };
+    let dag_id =
+        dir.canonicalize().ok().and_then(|dir| project::name(&dir)).unwrap_or_else(|| "first".to_owned());
+    let text = if found.is_empty() { write::example(&dag_id) } else { write::steps(&dag_id, &found) };
     let file = dir.join(FILE);
     put(&file, &text, force)?;
     mark(&dir.join(MARK))?;
@@ -96,10 +89,7 @@ pub fn installed(program: &str) -> bool {
 }
 
 fn put(file: &Path, text: &str, force: bool) -> Result<(), InitError> {
-    let fail = |error| InitError::Io {
-        path: file.to_owned(),
-        error,
-    };
+    let fail = |error| InitError::Io { path: file.to_owned(), error };
     if force {
         return fs::write(file, text).map_err(fail);
     }
@@ -113,10 +103,7 @@ fn put(file: &Path, text: &str, force: bool) -> Result<(), InitError> {
 
 /// Git keeps no empty directories, so the mark holds a file that says what it is.
 fn mark(dir: &Path) -> Result<(), InitError> {
-    let fail = |error| InitError::Io {
-        path: dir.to_owned(),
-        error,
-    };
+    let fail = |error| InitError::Io { path: dir.to_owned(), error };
     fs::create_dir_all(dir.join("skills")).map_err(fail)?;
     match File::create_new(dir.join("README.md")) {
         Ok(mut file) => file.write_all(MARK_README.as_bytes()).map_err(fail),
@@ -137,21 +124,11 @@ impl Outcome {
             lines.push("Found nothing to build or test, so the DAG is an example to edit".to_owned());
         }
         let steps: usize = self.found.iter().map(|found| found.steps.len()).sum();
-        let what = if steps > 0 {
-            format!(" with {}", count(steps, "task"))
-        } else {
-            String::new()
-        };
+        let what = if steps > 0 { format!(" with {}", count(steps, "task")) } else { String::new() };
         let tick = paint(Tone::Good.style(), "✓");
-        lines.push(format!(
-            "{tick} Wrote `{FILE}`{what}, and `{MARK}/` which makes this a project"
-        ));
+        lines.push(format!("{tick} Wrote `{FILE}`{what}, and `{MARK}/` which makes this a project"));
         lines.push(String::new());
-        lines.push(format!(
-            "{} {}",
-            paint(DIM, "Next:"),
-            paint(BOLD, &format!("cis run {FILE}"))
-        ));
+        lines.push(format!("{} {}", paint(DIM, "Next:"), paint(BOLD, &format!("cis run {FILE}"))));
         lines.join("\n") + "\n"
     }
 

@@ -32,16 +32,8 @@ fn tasks(files: &[(&str, &str)]) -> Vec<String> {
             cis_core::dag::Kind::Shell { command } => command.to_string(),
             other => panic!("{other:?}"),
         };
-        let after: Vec<&str> = task
-            .depends_on
-            .iter()
-            .map(|ix| dag.tasks[ix.index()].id.as_str())
-            .collect();
-        let after = if after.is_empty() {
-            String::new()
-        } else {
-            format!(" <- {}", after.join(" "))
-        };
+        let after: Vec<&str> = task.depends_on.iter().map(|ix| dag.tasks[ix.index()].id.as_str()).collect();
+        let after = if after.is_empty() { String::new() } else { format!(" <- {}", after.join(" ")) };
         format!("{}: {command}{after}", task.id)
     };
     dag.tasks.iter().map(line).collect()
@@ -61,26 +53,15 @@ fn a_makefile_speaks_for_the_project() {
     let makefile = "CC := gcc\n.PHONY: build test\nVERSION ?= 1\nbuild: main.o | dir\n\tgcc -o x: main.o\n\
                     test lint: build\n\techo\nfmt:\n\techo\ndeploy:\n\techo\n%.o: %.c\n\techo\nclean::\n\techo\n";
     assert_eq!(
-        tasks(&[
-            ("Makefile", makefile),
-            ("Cargo.toml", "[package]\nname = \"x\"\n")
-        ]),
-        [
-            "fmt: make fmt",
-            "lint: make lint <- fmt",
-            "build: make build <- fmt",
-            "test: make test <- build",
-        ]
+        tasks(&[("Makefile", makefile), ("Cargo.toml", "[package]\nname = \"x\"\n")]),
+        ["fmt: make fmt", "lint: make lint <- fmt", "build: make build <- fmt", "test: make test <- build",]
     );
 }
 
 #[test]
 fn cargo_steps_come_one_after_the_other() {
     assert_eq!(
-        tasks(&[
-            ("Cargo.toml", "[workspace]\nmembers = []\n"),
-            ("Makefile", "install:\n\techo\n")
-        ]),
+        tasks(&[("Cargo.toml", "[workspace]\nmembers = []\n"), ("Makefile", "install:\n\techo\n")]),
         [
             "fmt: cargo fmt --all --check",
             "clippy: cargo clippy --workspace --all-targets",
@@ -92,16 +73,9 @@ fn cargo_steps_come_one_after_the_other() {
 
 #[test]
 fn what_is_not_installed_is_left_out() {
-    let dir = holding(&[
-        ("Cargo.toml", "[package]\nname = \"x\"\n"),
-        ("go.mod", "module x\n"),
-    ]);
+    let dir = holding(&[("Cargo.toml", "[package]\nname = \"x\"\n"), ("go.mod", "module x\n")]);
     let outcome = init(dir.path(), false, |program| program == "cargo").unwrap();
-    let ids: Vec<&str> = outcome.found[0]
-        .steps
-        .iter()
-        .map(|step| step.id.as_str())
-        .collect();
+    let ids: Vec<&str> = outcome.found[0].steps.iter().map(|step| step.id.as_str()).collect();
     assert_eq!((outcome.found.len(), ids), (1, vec!["build", "test"]));
 }
 
@@ -120,22 +94,14 @@ fn package_scripts_are_run_by_the_right_manager_after_an_install() {
         ]
     );
     let fresh = r#"{"scripts": {"test": "echo \"Error: no test specified\" && exit 1"}}"#;
-    assert_eq!(
-        tasks(&[("package.json", fresh)]).len(),
-        4,
-        "nothing to run, so the example"
-    );
+    assert_eq!(tasks(&[("package.json", fresh)]).len(), 4, "nothing to run, so the example");
 }
 
 #[test]
 fn several_tools_are_told_apart() {
     let project = "[project]\nname = \"x\"\n[tool.ruff]\n[tool.pytest.ini_options]\n";
     assert_eq!(
-        tasks(&[
-            ("go.mod", "module x\n"),
-            ("pyproject.toml", project),
-            ("uv.lock", "")
-        ]),
+        tasks(&[("go.mod", "module x\n"), ("pyproject.toml", project), ("uv.lock", "")]),
         [
             "go-vet: go vet ./...",
             "go-build: go build ./...",
@@ -166,10 +132,7 @@ fn nothing_is_overwritten_unless_asked() {
     assert_eq!(fs::read_to_string(dir.path().join(FILE)).unwrap(), "mine");
     init(dir.path(), true, |_| true).unwrap();
     assert_ne!(fs::read_to_string(dir.path().join(FILE)).unwrap(), "mine");
-    assert_eq!(
-        fs::read_to_string(dir.path().join(".cis/README.md")).unwrap(),
-        "mine"
-    );
+    assert_eq!(fs::read_to_string(dir.path().join(".cis/README.md")).unwrap(), "mine");
 }
 
 #[test]

@@ -9,20 +9,12 @@ pub(super) fn steps(dag_id: &str, found: &[Found]) -> String {
     let files: Vec<&str> = found.iter().map(|found| found.file).collect();
     // Writing to a string cannot fail.
     let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "# Written by `cis init` from {}. Run it with `cis run dag.toml`.",
-        files.join(", ")
-    );
+    let _ =
+        writeln!(text, "# Written by `cis init` from {}. Run it with `cis run dag.toml`.", files.join(", "));
     text.push_str("# Tasks run as soon as what they depend on is done, side by side where they can.\n\n");
     let _ = writeln!(text, "dag_id = {}", quote(dag_id));
     for step in found.iter().flat_map(|found| &found.steps) {
-        let _ = write!(
-            text,
-            "\n[[tasks]]\nid = {}\ncommand = {}\n",
-            quote(&step.id),
-            quote(&step.command)
-        );
+        let _ = write!(text, "\n[[tasks]]\nid = {}\ncommand = {}\n", quote(&step.id), quote(&step.command));
         if !step.after.is_empty() {
             let after: Vec<String> = step.after.iter().map(|id| quote(id)).collect();
             let _ = writeln!(text, "depends_on = [{}]", after.join(", "));

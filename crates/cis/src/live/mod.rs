@@ -116,11 +116,7 @@ impl Totals {
     }
 
     fn sum(&self, which: impl Fn(TaskStatus) -> bool) -> u32 {
-        TaskStatus::ALL
-            .into_iter()
-            .filter(|status| which(*status))
-            .map(|status| self.of(status))
-            .sum()
+        TaskStatus::ALL.into_iter().filter(|status| which(*status)).map(|status| self.of(status)).sum()
     }
 }
 
@@ -131,10 +127,7 @@ pub fn wanted(is_terminal: bool, term: Option<&str>) -> bool {
 
 /// The lines of the view, none wider than the screen, and fewer than it is high.
 pub fn render(view: &RunView, size: Size) -> Vec<String> {
-    let (width, room) = (
-        usize::from(size.cols),
-        usize::from(size.rows).saturating_sub(1).max(1),
-    );
+    let (width, room) = (usize::from(size.cols), usize::from(size.rows).saturating_sub(1).max(1));
     let mut lines = vec![header(view, width)];
     let tasks = view.tasks.len();
     if tasks > 0 && tasks <= SMALL_RUN && tasks < room {
@@ -154,15 +147,7 @@ fn header(view: &RunView, width: usize) -> String {
     line.put(BOLD, &clean(&view.title));
     line.put(face.tone.style(), &format!("  {}", face.word));
     let count = |number: u32| thousands(number as usize);
-    line.put(
-        DIM,
-        &format!(
-            "  {}/{}  {}",
-            count(totals.ended()),
-            count(totals.all()),
-            view.elapsed
-        ),
-    );
+    line.put(DIM, &format!("  {}/{}  {}", count(totals.ended()), count(totals.all()), view.elapsed));
     if let Some(eta) = view.eta {
         line.put(DIM, &format!("  about {eta} to go"));
     }
@@ -174,10 +159,7 @@ fn small(view: &RunView, width: usize, lines: &mut Vec<String>) {
     let column = column(view.tasks.iter().map(|task| task.title.as_str()), width);
     for task in &view.tasks {
         let face = Face::from(task.state);
-        let elapsed = task
-            .elapsed
-            .map(|elapsed| elapsed.to_string())
-            .unwrap_or_default();
+        let elapsed = task.elapsed.map(|elapsed| elapsed.to_string()).unwrap_or_default();
         lines.push(row(face, &task.title, &elapsed, &task.note, column, width));
     }
 }
@@ -192,25 +174,11 @@ fn large(view: &RunView, width: usize, room: usize, lines: &mut Vec<String>) {
     let failures = failures(view, spare.min(FAILURES_SHOWN + 1), width);
     let running = left - failures.len();
     // The last line says how many are not shown, if any are not.
-    let shown = if view.running.len() > running {
-        running.saturating_sub(1)
-    } else {
-        view.running.len()
-    };
-    let column = column(
-        view.running.iter().take(shown).map(|task| task.title.as_str()),
-        width,
-    );
+    let shown = if view.running.len() > running { running.saturating_sub(1) } else { view.running.len() };
+    let column = column(view.running.iter().take(shown).map(|task| task.title.as_str()), width);
     for task in view.running.iter().take(shown) {
         let face = face::task("running");
-        lines.push(row(
-            face,
-            &task.title,
-            &task.elapsed.to_string(),
-            &task.last_line,
-            column,
-            width,
-        ));
+        lines.push(row(face, &task.title, &task.elapsed.to_string(), &task.last_line, column, width));
     }
     if shown < view.running.len() && running > 0 {
         lines.push(more(view.running.len() - shown, "running", width));
@@ -220,11 +188,8 @@ fn large(view: &RunView, width: usize, room: usize, lines: &mut Vec<String>) {
 
 fn failures(view: &RunView, room: usize, width: usize) -> Vec<String> {
     let all = (view.totals.failed() as usize).max(view.failures.len());
-    let shown = view
-        .failures
-        .len()
-        .min(if all > room { room.saturating_sub(1) } else { room })
-        .min(FAILURES_SHOWN);
+    let shown =
+        view.failures.len().min(if all > room { room.saturating_sub(1) } else { room }).min(FAILURES_SHOWN);
     let mut lines: Vec<String> = view.failures[view.failures.len() - shown..]
         .iter()
         .map(|task| {
@@ -260,11 +225,7 @@ fn row(face: Face, title: &str, elapsed: &str, note: &str, column: usize, width:
         line.put(Style::new(), &format!("{:gap$}  {elapsed:>7}", ""));
     }
     if !note.is_empty() {
-        let style = if face.tone == Tone::Bad {
-            face.tone.style()
-        } else {
-            DIM
-        };
+        let style = if face.tone == Tone::Bad { face.tone.style() } else { DIM };
         line.put(style, &format!("  {note}"));
     }
     line.text
@@ -272,12 +233,7 @@ fn row(face: Face, title: &str, elapsed: &str, note: &str, column: usize, width:
 
 /// How wide the column of these names is: as wide as needed, within reason.
 fn column<'a>(titles: impl Iterator<Item = &'a str>, width: usize) -> usize {
-    titles
-        .map(|title| columns(&clean(title)))
-        .max()
-        .unwrap_or(0)
-        .min(TITLE_WIDTH)
-        .min(width / 2)
+    titles.map(|title| columns(&clean(title))).max().unwrap_or(0).min(TITLE_WIDTH).min(width / 2)
 }
 
 /// Ended well, ended badly, running, the rest; as wide as the screen, up to a point.
@@ -315,17 +271,10 @@ const BY_WEIGHT: [TaskStatus; TaskStatus::ALL.len()] = [
 
 fn counts(totals: &Totals, width: usize) -> String {
     let mut line = Line::new(width);
-    for (i, status) in BY_WEIGHT
-        .into_iter()
-        .filter(|status| totals.of(*status) > 0)
-        .enumerate()
-    {
+    for (i, status) in BY_WEIGHT.into_iter().filter(|status| totals.of(*status) > 0).enumerate() {
         let (face, gap) = (Face::from(status), if i == 0 { "" } else { "  " });
         let number = thousands(totals.of(status) as usize);
-        line.put(
-            face.tone.style(),
-            &format!("{gap}{} {number} {}", face.glyph, face.word),
-        );
+        line.put(face.tone.style(), &format!("{gap}{} {number} {}", face.glyph, face.word));
     }
     line.text
 }
@@ -338,10 +287,7 @@ struct Line {
 
 impl Line {
     fn new(width: usize) -> Self {
-        Self {
-            text: String::new(),
-            left: width,
-        }
+        Self { text: String::new(), left: width }
     }
 
     fn put(&mut self, style: Style, text: &str) {

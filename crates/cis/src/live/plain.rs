@@ -58,19 +58,13 @@ const BUFFER_BYTES: usize = 64 << 10;
 impl<W: Write> Plain<W> {
     /// Lines to `out`.
     pub fn new(out: W) -> Self {
-        Self {
-            out: BufWriter::with_capacity(BUFFER_BYTES, out),
-            flushed_at: None,
-        }
+        Self { out: BufWriter::with_capacity(BUFFER_BYTES, out), flushed_at: None }
     }
 
     /// Says one line. It is out at once if the last one was a while ago; else call [`Plain::flush`] when idle.
     pub fn say(&mut self, line: &str, now: Timestamp) -> io::Result<()> {
         writeln!(self.out, "{line}")?;
-        if self
-            .flushed_at
-            .is_none_or(|at| now.since(at) >= FRAME || now < at)
-        {
+        if self.flushed_at.is_none_or(|at| now.since(at) >= FRAME || now < at) {
             self.flushed_at = Some(now);
             return self.out.flush();
         }

@@ -30,13 +30,7 @@ pub struct Screen<W: Write> {
 impl<W: Write> Screen<W> {
     /// A screen on `out`, a terminal. Without `colour` styles are left out, but the cursor still moves.
     pub fn new(out: W, colour: bool) -> Self {
-        Self {
-            out,
-            colour,
-            frame: Vec::new(),
-            drawn_at: None,
-            drawn_on: None,
-        }
+        Self { out, colour, frame: Vec::new(), drawn_at: None, drawn_on: None }
     }
 
     /// Is it time for another frame?
@@ -111,11 +105,7 @@ impl<W: Write> Screen<W> {
     /// been broken into several.
     fn go_to_top(&self, text: &mut String, size: Size) {
         let cols = usize::from(size.cols).max(1);
-        let rows: usize = self
-            .frame
-            .iter()
-            .map(|line| columns(line).div_ceil(cols).max(1))
-            .sum();
+        let rows: usize = self.frame.iter().map(|line| columns(line).div_ceil(cols).max(1)).sum();
         let rows = rows.min(usize::from(size.rows).saturating_sub(1));
         text.push('\r');
         if rows > 0 {
@@ -131,11 +121,7 @@ impl<W: Write> Screen<W> {
 }
 
 fn shown(line: &str, colour: bool) -> String {
-    if colour {
-        line.to_owned()
-    } else {
-        anstream::adapter::strip_str(line).to_string()
-    }
+    if colour { line.to_owned() } else { anstream::adapter::strip_str(line).to_string() }
 }
 
 impl<W: Write> Drop for Screen<W> {

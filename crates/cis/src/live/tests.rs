@@ -26,19 +26,11 @@ fn view(totals: &[(TaskStatus, u32)]) -> RunView {
 }
 
 fn task(title: &str, state: TaskStatus, elapsed: Option<u64>, note: &str) -> TaskLine {
-    TaskLine {
-        title: title.into(),
-        state,
-        elapsed: elapsed.map(Millis),
-        note: note.into(),
-    }
+    TaskLine { title: title.into(), state, elapsed: elapsed.map(Millis), note: note.into() }
 }
 
 fn plain(lines: &[String]) -> Vec<String> {
-    lines
-        .iter()
-        .map(|line| anstream::adapter::strip_str(line).to_string())
-        .collect()
+    lines.iter().map(|line| anstream::adapter::strip_str(line).to_string()).collect()
 }
 
 fn large() -> RunView {
@@ -58,24 +50,15 @@ fn large() -> RunView {
             last_line: "gcc -O2 \u{1b}[2Jmain.c with a line that is far too long for this screen".into(),
         })
         .collect();
-    view.failures = (0..21)
-        .map(|i| FailedTask {
-            title: format!("lint-{i}"),
-            why: "exit 1".into(),
-        })
-        .collect();
+    view.failures =
+        (0..21).map(|i| FailedTask { title: format!("lint-{i}"), why: "exit 1".into() }).collect();
     view
 }
 
 #[test]
 fn a_small_run_is_shown_task_by_task() {
     use TaskStatus as S;
-    let mut view = view(&[
-        (S::Completed, 1),
-        (S::Failed, 1),
-        (S::Running, 1),
-        (S::Pending, 1),
-    ]);
+    let mut view = view(&[(S::Completed, 1), (S::Failed, 1), (S::Running, 1), (S::Pending, 1)]);
     view.tasks = vec![
         task("fetch", S::Completed, Some(430), ""),
         task("build", S::Running, Some(11_900), "Compiling \u{1b}]0;x\u{7}core"),
@@ -117,9 +100,8 @@ fn a_large_run_is_a_bar_counts_what_runs_and_what_failed() {
 #[test]
 fn no_view_is_wider_or_higher_than_the_screen() {
     let mut small = view(&[(TaskStatus::Running, 3)]);
-    small.tasks = (0..3)
-        .map(|i| task(&"日本".repeat(40 + i), TaskStatus::Running, Some(1), "語語語"))
-        .collect();
+    small.tasks =
+        (0..3).map(|i| task(&"日本".repeat(40 + i), TaskStatus::Running, Some(1), "語語語")).collect();
     for view in [small, large()] {
         for cols in [0, 1, 5, 20, 39, 200] {
             for rows in [0, 1, 2, 3, 5, 50] {
@@ -147,14 +129,7 @@ fn totals_follow_moves() {
     let mut totals = Totals::default();
     totals.add(TaskStatus::Ready);
     totals.shift(TaskStatus::Ready, TaskStatus::Running);
-    assert_eq!(
-        (
-            totals.of(TaskStatus::Ready),
-            totals.of(TaskStatus::Running),
-            totals.all()
-        ),
-        (0, 1, 1)
-    );
+    assert_eq!((totals.of(TaskStatus::Ready), totals.of(TaskStatus::Running), totals.all()), (0, 1, 1));
     totals.shift(TaskStatus::Running, TaskStatus::TimedOut);
     assert_eq!((totals.ended(), totals.failed()), (1, 1));
 }
@@ -197,23 +172,14 @@ fn frames_are_drawn_over_each_other() {
     let wire = Wire::default();
     let mut screen = Screen::new(wire.clone(), true);
     screen.draw(lines(&["one", "two"]), SIZE, Timestamp(0)).unwrap();
-    assert_eq!(
-        wire.take(),
-        "\x1b[?2026h\x1b[?25l\rone\x1b[K\r\ntwo\x1b[K\r\n\x1b[J\x1b[?2026l"
-    );
+    assert_eq!(wire.take(), "\x1b[?2026h\x1b[?25l\rone\x1b[K\r\ntwo\x1b[K\r\n\x1b[J\x1b[?2026l");
     assert!(!screen.due(Timestamp(99)) && screen.due(Timestamp(100)));
     screen.draw(lines(&["one", "two"]), SIZE, Timestamp(100)).unwrap();
     assert_eq!(wire.take(), "", "nothing has changed");
     screen.draw(lines(&["three"]), SIZE, Timestamp(200)).unwrap();
-    assert_eq!(
-        wire.take(),
-        "\x1b[?2026h\r\x1b[2Athree\x1b[K\r\n\x1b[J\x1b[?2026l"
-    );
+    assert_eq!(wire.take(), "\x1b[?2026h\r\x1b[2Athree\x1b[K\r\n\x1b[J\x1b[?2026l");
     screen.print("kept").unwrap();
-    assert_eq!(
-        wire.take(),
-        "\x1b[?2026h\r\x1b[1A\x1b[Jkept\r\nthree\x1b[K\r\n\x1b[?2026l"
-    );
+    assert_eq!(wire.take(), "\x1b[?2026h\r\x1b[1A\x1b[Jkept\r\nthree\x1b[K\r\n\x1b[?2026l");
     drop(screen);
     assert_eq!(wire.take(), "\x1b[?25h");
 }
@@ -222,21 +188,11 @@ fn frames_are_drawn_over_each_other() {
 fn a_narrower_screen_has_broken_the_last_frame() {
     let wire = Wire::default();
     let mut screen = Screen::new(wire.clone(), false);
-    screen
-        .draw(vec!["x".repeat(50), String::new()], SIZE, Timestamp(0))
-        .unwrap();
+    screen.draw(vec!["x".repeat(50), String::new()], SIZE, Timestamp(0)).unwrap();
     wire.take();
-    screen
-        .draw(lines(&["y"]), Size { cols: 20, rows: 12 }, Timestamp(100))
-        .unwrap();
+    screen.draw(lines(&["y"]), Size { cols: 20, rows: 12 }, Timestamp(100)).unwrap();
     assert!(wire.take().contains("\r\x1b[4Ay"), "three rows and one");
-    screen
-        .draw(
-            vec!["z".to_owned(); 40],
-            Size { cols: 20, rows: 5 },
-            Timestamp(200),
-        )
-        .unwrap();
+    screen.draw(vec!["z".to_owned(); 40], Size { cols: 20, rows: 5 }, Timestamp(200)).unwrap();
     assert_eq!(wire.take().matches('z').count(), 4);
     screen.clear().unwrap();
     assert_eq!(wire.take(), "\r\x1b[4A\x1b[J\x1b[?25h");
@@ -246,9 +202,7 @@ fn a_narrower_screen_has_broken_the_last_frame() {
 fn without_colour_only_the_cursor_moves() {
     let wire = Wire::default();
     let mut screen = Screen::new(wire.clone(), false);
-    screen
-        .draw(lines(&["\x1b[31mred\x1b[0m"]), SIZE, Timestamp(0))
-        .unwrap();
+    screen.draw(lines(&["\x1b[31mred\x1b[0m"]), SIZE, Timestamp(0)).unwrap();
     assert!(wire.take().contains("\rred\x1b[K"));
 }
 
@@ -270,19 +224,10 @@ fn transitions_read_well() {
         retry_in: Some(Millis(2_000)),
         ..done
     };
-    let skipped = Transition {
-        title: "deploy",
-        state: TaskStatus::Skipped,
-        why: "`test` failed",
-        ..done
-    };
+    let skipped = Transition { title: "deploy", state: TaskStatus::Skipped, why: "`test` failed", ..done };
     assert_eq!(
         plain(&[done.line(), failed.line(), skipped.line()]),
-        [
-            "✓ build  1.2s",
-            "✗ test  exit 1 (attempt 2/3, retry in 2.0s)",
-            "↷ deploy  `test` failed"
-        ]
+        ["✓ build  1.2s", "✗ test  exit 1 (attempt 2/3, retry in 2.0s)", "↷ deploy  `test` failed"]
     );
 }
 

@@ -84,11 +84,7 @@ pub fn revision(word: &str) -> Face {
 }
 
 fn among(faces: &[Face], word: &str) -> Face {
-    faces
-        .iter()
-        .find(|face| face.word == word)
-        .copied()
-        .unwrap_or(UNKNOWN)
+    faces.iter().find(|face| face.word == word).copied().unwrap_or(UNKNOWN)
 }
 
 impl From<TaskStatus> for Face {
@@ -128,14 +124,8 @@ impl Tone {
     }
 
     /// Every tone.
-    pub const ALL: [Self; 6] = [
-        Self::Quiet,
-        Self::Waiting,
-        Self::Active,
-        Self::Good,
-        Self::Bad,
-        Self::Stopped,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Quiet, Self::Waiting, Self::Active, Self::Good, Self::Bad, Self::Stopped];
 }
 
 impl Face {
@@ -152,11 +142,7 @@ impl Face {
 
 /// `text` in `style`; untouched if the style is plain.
 pub fn paint(style: Style, text: &str) -> String {
-    if style.is_plain() {
-        text.to_owned()
-    } else {
-        format!("{style}{text}{style:#}")
-    }
+    if style.is_plain() { text.to_owned() } else { format!("{style}{text}{style:#}") }
 }
 
 /// For names and headings.

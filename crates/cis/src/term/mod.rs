@@ -41,9 +41,6 @@ impl Size {
         let size = rustix::termios::tcgetwinsize(file).ok()?;
         // Serial lines and some test harnesses are terminals of size zero.
         let or = |told: u16, usual: u16| if told == 0 { usual } else { told };
-        Some(Self {
-            cols: or(size.ws_col, Self::USUAL.cols),
-            rows: or(size.ws_row, Self::USUAL.rows),
-        })
+        Some(Self { cols: or(size.ws_col, Self::USUAL.cols), rows: or(size.ws_row, Self::USUAL.rows) })
     }
 }

@@ -56,10 +56,7 @@ impl Report {
     /// The error of a file that says something wrong.
     pub fn invalid(file: &str, problems: Vec<Problem>) -> Self {
         let message = format!("`{file}` has {}", count(problems.len(), "problem"));
-        Self {
-            problems,
-            ..Self::new("ValidationFailed", message)
-        }
+        Self { problems, ..Self::new("ValidationFailed", message) }
     }
 
     /// The same with a remedy.
@@ -96,17 +93,8 @@ impl Report {
                 let _ = writeln!(text, "    {} {}", paint(CYAN, "hint:"), clean(hint));
             }
         }
-        if let Some(more) = self
-            .problems
-            .len()
-            .checked_sub(PROBLEMS_SHOWN)
-            .filter(|more| *more > 0)
-        {
-            let _ = writeln!(
-                text,
-                "  … and {} (`--json` lists them all)",
-                count(more, "more problem")
-            );
+        if let Some(more) = self.problems.len().checked_sub(PROBLEMS_SHOWN).filter(|more| *more > 0) {
+            let _ = writeln!(text, "  … and {} (`--json` lists them all)", count(more, "more problem"));
         }
         for hint in &self.hints {
             let _ = writeln!(text, "{} {}", paint(CYAN, "hint:"), clean(hint));
@@ -142,12 +130,7 @@ impl Report {
 /// Says on stderr what someone should know although the command goes on.
 pub fn warn(message: &str) {
     // A warning nobody can be told is no reason to stop.
-    let _ = writeln!(
-        anstream::stderr().lock(),
-        "{} {}",
-        paint(YELLOW, "warning:"),
-        clean_lines(message)
-    );
+    let _ = writeln!(anstream::stderr().lock(), "{} {}", paint(YELLOW, "warning:"), clean_lines(message));
 }
 
 #[cfg(test)]
@@ -156,12 +139,9 @@ mod tests {
     use cis_core::dag::ProblemCode;
 
     fn report() -> Report {
-        let mut first = Problem::new(
-            ProblemCode::UnknownDependency,
-            "tasks[3].depends_on[0]",
-            "unknown task `dmp`",
-        )
-        .hint("did you mean `dump`?");
+        let mut first =
+            Problem::new(ProblemCode::UnknownDependency, "tasks[3].depends_on[0]", "unknown task `dmp`")
+                .hint("did you mean `dump`?");
         first.line = Some(12);
         first.column = Some(3);
         let second = Problem::new(ProblemCode::UnknownKey, "tasks[4].x\u{1b}[2J", "unknown key");
@@ -199,9 +179,6 @@ mod tests {
         let many = vec![Problem::new(ProblemCode::UnknownKey, "x", "unknown key"); 60];
         let report = Report::invalid("f", many);
         assert!(report.render().contains("… and 10 more problems"));
-        assert_eq!(
-            report.to_json()["error"]["details"].as_array().map(Vec::len),
-            Some(60)
-        );
+        assert_eq!(report.to_json()["error"]["details"].as_array().map(Vec::len), Some(60));
     }
 }

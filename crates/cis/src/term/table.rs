@@ -36,10 +36,7 @@ impl Cell {
 impl<T: AsRef<str>> From<T> for Cell {
     /// Anybody's text.
     fn from(text: T) -> Self {
-        Self {
-            text: clean(text.as_ref()).into_owned(),
-            styled: false,
-        }
+        Self { text: clean(text.as_ref()).into_owned(), styled: false }
     }
 }
 
@@ -70,11 +67,8 @@ impl Table {
         let widths = self.widths();
         let mut text = String::new();
         if self.heads.iter().any(|head| !head.is_empty()) {
-            let heads: Vec<Cell> = self
-                .heads
-                .iter()
-                .map(|head| Cell::styled(paint(DIM, &head.to_uppercase())))
-                .collect();
+            let heads: Vec<Cell> =
+                self.heads.iter().map(|head| Cell::styled(paint(DIM, &head.to_uppercase()))).collect();
             self.line(&mut text, &heads, &widths, width);
         }
         for row in &self.rows {
@@ -102,16 +96,8 @@ impl Table {
                 Some(limit) if i == last && !cell.styled => fit(&cell.text, limit.saturating_sub(start)),
                 _ => cell.text.as_str().into(),
             };
-            let padded = if self.right[i] {
-                pad_left(&shown, *width)
-            } else {
-                pad(&shown, *width)
-            };
-            line.push_str(if i == last && !self.right[i] {
-                &shown
-            } else {
-                &padded
-            });
+            let padded = if self.right[i] { pad_left(&shown, *width) } else { pad(&shown, *width) };
+            line.push_str(if i == last && !self.right[i] { &shown } else { &padded });
             if i != last {
                 line.push_str(GAP);
             }
@@ -160,10 +146,7 @@ mod tests {
 
     #[test]
     fn only_the_last_column_gives_way() {
-        assert_eq!(
-            plain(&sample(), Some(33)).lines().nth(1),
-            Some("backup  ✓ completed     12  Nigh…")
-        );
+        assert_eq!(plain(&sample(), Some(33)).lines().nth(1), Some("backup  ✓ completed     12  Nigh…"));
     }
 
     #[test]

@@ -58,9 +58,7 @@ fn reorders(c: char) -> bool {
 /// How many columns `text` takes, styles not counted.
 pub fn columns(text: &str) -> usize {
     if text.contains('\u{1b}') {
-        return anstream::adapter::strip_str(text)
-            .map(UnicodeWidthStr::width)
-            .sum();
+        return anstream::adapter::strip_str(text).map(UnicodeWidthStr::width).sum();
     }
     text.width()
 }
@@ -102,11 +100,7 @@ pub fn pad_left(text: &str, width: usize) -> String {
 
 /// `1 task`, `2 tasks`.
 pub fn count(number: usize, noun: &str) -> String {
-    if number == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{} {noun}s", thousands(number))
-    }
+    if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", thousands(number)) }
 }
 
 /// `12,345`.

@@ -9,11 +9,7 @@ pub fn ago(now: Timestamp, then: Timestamp) -> String {
         return "just now".to_owned();
     }
     let span = largest_unit(seconds.unsigned_abs());
-    if seconds < 0 {
-        format!("in {span}")
-    } else {
-        format!("{span} ago")
-    }
+    if seconds < 0 { format!("in {span}") } else { format!("{span} ago") }
 }
 
 fn largest_unit(seconds: u64) -> String {
@@ -34,10 +30,7 @@ pub fn clock(moment: Timestamp, zone: &jiff::tz::TimeZone) -> String {
     let Ok(moment) = jiff::Timestamp::from_millisecond(moment.0) else {
         return String::new();
     };
-    moment
-        .to_zoned(zone.clone())
-        .strftime("%Y-%m-%d %H:%M:%S")
-        .to_string()
+    moment.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 /// `2026-11-03T13:05:12.345Z`: what JSON carries.
@@ -63,10 +56,7 @@ mod tests {
                 "2y ago", "in 5m"
             ]
         );
-        assert_eq!(
-            ago(Timestamp(i64::MAX), Timestamp(i64::MIN)),
-            ago(Timestamp(i64::MAX), Timestamp(0))
-        );
+        assert_eq!(ago(Timestamp(i64::MAX), Timestamp(i64::MIN)), ago(Timestamp(i64::MAX), Timestamp(0)));
     }
 
     #[test]

@@ -5,22 +5,12 @@ use crate::source::Millis;
 /// Longest span anyone may ask for.
 const LONGEST_MS: f64 = 365.0 * 86_400_000.0;
 
-const UNITS: [(&str, f64); 5] = [
-    ("d", 86_400_000.0),
-    ("h", 3_600_000.0),
-    ("m", 60_000.0),
-    ("s", 1_000.0),
-    ("ms", 1.0),
-];
+const UNITS: [(&str, f64); 5] =
+    [("d", 86_400_000.0), ("h", 3_600_000.0), ("m", 60_000.0), ("s", 1_000.0), ("ms", 1.0)];
 
 /// Reads `"1h30m"`. The error says what is wrong.
 pub(super) fn from_text(text: &str) -> Result<Millis, String> {
-    let not = || {
-        format!(
-            "`{}` is not a duration",
-            text.chars().take(40).collect::<String>()
-        )
-    };
+    let not = || format!("`{}` is not a duration", text.chars().take(40).collect::<String>());
     let mut rest = text.trim();
     if rest.is_empty() {
         return Err(not());
@@ -29,20 +19,13 @@ pub(super) fn from_text(text: &str) -> Result<Millis, String> {
     // Units must shrink, so that `30m1h` and `1m2m` are seen as the slips they are.
     let mut units = UNITS.as_slice();
     while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .ok_or_else(not)?;
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(not)?;
         let number = &rest[..digits];
         let ok = !number.starts_with('.') && !number.ends_with('.') && number.len() <= 18;
         let number: f64 = number.parse().ok().filter(|_| ok).ok_or_else(not)?;
         rest = &rest[digits..];
-        let letters = rest
-            .find(|c: char| !c.is_ascii_alphabetic())
-            .unwrap_or(rest.len());
-        let place = units
-            .iter()
-            .position(|(unit, _)| *unit == &rest[..letters])
-            .ok_or_else(not)?;
+        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let place = units.iter().position(|(unit, _)| *unit == &rest[..letters]).ok_or_else(not)?;
         total += number * units[place].1;
         units = &units[place + 1..];
         rest = rest[letters..].trim_start();

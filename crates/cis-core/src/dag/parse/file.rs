@@ -14,17 +14,8 @@ use crate::id::{DagId, Scope, is_name};
 pub const TASKS_MAX: usize = 100_000;
 
 /// The keys of a `[skill]` table that say nothing about the DAG.
-const SKILL_REMARKS: [&str; 9] = [
-    "version",
-    "author",
-    "authors",
-    "license",
-    "homepage",
-    "repository",
-    "tags",
-    "keywords",
-    "category",
-];
+const SKILL_REMARKS: [&str; 9] =
+    ["version", "author", "authors", "license", "homepage", "repository", "tags", "keywords", "category"];
 
 /// What a `[skill]` table says about the DAG beside it.
 #[derive(Default)]
@@ -39,8 +30,7 @@ impl<'t> Walk<'t> {
         let nothing = self.tree.len() == 0 || matches!(self.tree.value(0), Value::Null);
         if nothing || (matches!(self.tree.value(0), Value::Map(..)) && self.tree.len() == 1) {
             let hint = "a DAG has `tasks`, each with an `id` and a `command`";
-            self.report
-                .whole(Problem::new(ProblemCode::EmptyDag, "", "the file is empty").hint(hint));
+            self.report.whole(Problem::new(ProblemCode::EmptyDag, "", "the file is empty").hint(hint));
             return None;
         }
         self.check_numbers_and_repeats();
@@ -59,10 +49,7 @@ impl<'t> Walk<'t> {
         match (child("skill"), child("dag")) {
             (None, None) => self.dag(root, Skill::default(), defaults),
             (skill, dag) => {
-                for other in tree
-                    .children(root)
-                    .filter(|ix| !matches!(tree.key(*ix), "skill" | "dag"))
-                {
+                for other in tree.children(root).filter(|ix| !matches!(tree.key(*ix), "skill" | "dag")) {
                     let hint = match DAG.meaning(tree.key(other)) {
                         Meaning::Known(_) | Meaning::Later(_) => {
                             format!("move it under `dag`: `dag.{}`", tree.key(other))
@@ -126,10 +113,7 @@ impl<'t> Walk<'t> {
         let scope = get(DagKey::Scope).and_then(|ix| self.scope(ix));
         let max_parallel = get(DagKey::MaxParallel).and_then(|ix| self.integer(ix, 1, TASKS_MAX as i64));
         if let Some(ix) = get(DagKey::Version)
-            && !matches!(
-                self.tree.value(ix),
-                Value::Text(_) | Value::Int(_) | Value::Float(_)
-            )
+            && !matches!(self.tree.value(ix), Value::Text(_) | Value::Int(_) | Value::Float(_))
         {
             self.wrong_type(ix, "a string or a number");
         }
@@ -141,17 +125,9 @@ impl<'t> Walk<'t> {
         }
         for read in reads.drain(..) {
             let problem = "the env of the DAG cannot read a task's outputs";
-            self.problem_hint(
-                ProblemCode::BadTemplate,
-                read.at,
-                problem,
-                "move it to the `env` of a task",
-            );
+            self.problem_hint(ProblemCode::BadTemplate, read.at, problem, "move it to the `env` of a task");
         }
-        let description = self
-            .remark(get(DagKey::Description))
-            .or(title)
-            .or(skill.description);
+        let description = self.remark(get(DagKey::Description)).or(title).or(skill.description);
         let policy = self.word(get(DagKey::Policy), &Policy::WORDS).unwrap_or_default();
         let dag = (
             self.owned_text(get(DagKey::TargetNode)),
@@ -166,9 +142,7 @@ impl<'t> Walk<'t> {
         let explicit_scope = scope.is_some();
         let dag = Dag {
             dag_id: dag_id?,
-            scope: scope
-                .or_else(|| defaults.scope.clone())
-                .unwrap_or_else(Scope::global),
+            scope: scope.or_else(|| defaults.scope.clone()).unwrap_or_else(Scope::global),
             description,
             target_node,
             priority,
@@ -182,11 +156,7 @@ impl<'t> Walk<'t> {
             skills: std::collections::BTreeMap::new(),
             tasks: tasks?,
         };
-        Some(Parsed {
-            dag,
-            warnings: Vec::new(),
-            explicit_scope,
-        })
+        Some(Parsed { dag, warnings: Vec::new(), explicit_scope })
     }
 
     /// The DAG's id, and its `name` where that turned out to be a description.
@@ -204,12 +174,7 @@ impl<'t> Walk<'t> {
             && own != skill
         {
             let problem = "`skill.name` names another DAG".to_owned();
-            self.key_problem(
-                ProblemCode::DuplicateKey,
-                ix,
-                problem,
-                "keep one of the two".to_owned(),
-            );
+            self.key_problem(ProblemCode::DuplicateKey, ix, problem, "keep one of the two".to_owned());
         }
         let named = match (own, skill.name) {
             (Some((_, None)), _) => return (None, None),
@@ -220,12 +185,7 @@ impl<'t> Walk<'t> {
         let title = name.filter(|_| !is_id).map(|(_, text)| text.to_owned());
         if let (Some(_), Some((ix, _)), Some(_)) = (&title, name, get(DagKey::Description)) {
             let problem = "`name` and `description` both describe the DAG".to_owned();
-            self.key_problem(
-                ProblemCode::DuplicateKey,
-                ix,
-                problem,
-                "keep `description`".to_owned(),
-            );
+            self.key_problem(ProblemCode::DuplicateKey, ix, problem, "keep `description`".to_owned());
         }
         let id = match (named, name, &defaults.dag_id) {
             (Some((ix, text)), ..) => {
@@ -241,8 +201,7 @@ impl<'t> Walk<'t> {
                 if id.is_none() {
                     let problem = format!("the file's name `{stem}` cannot be its `dag_id`");
                     let hint = "give the DAG a `dag_id` of A-Z a-z 0-9 . _ -";
-                    self.report
-                        .whole(Problem::new(ProblemCode::BadName, "", problem).hint(hint));
+                    self.report.whole(Problem::new(ProblemCode::BadName, "", problem).hint(hint));
                 }
                 id
             }
@@ -261,24 +220,14 @@ impl<'t> Walk<'t> {
         }
         let shown: String = text.chars().take(80).collect();
         let problem = format!("`{shown}` is not a scope");
-        self.problem_hint(
-            ProblemCode::BadName,
-            ix,
-            problem,
-            "use `global`, `project-NAME` or `user-NAME`",
-        );
+        self.problem_hint(ProblemCode::BadName, ix, problem, "use `global`, `project-NAME` or `user-NAME`");
         None
     }
 
     fn tasks(&mut self, map: Ix, fields: &Fields) -> Option<Vec<Task>> {
         let Some(list) = fields.get(DagKey::Tasks as u8) else {
             if !fields.foreign_tasks {
-                self.missing(
-                    map,
-                    "tasks",
-                    "a DAG",
-                    "a list of tasks, each with an `id` and a `command`",
-                );
+                self.missing(map, "tasks", "a DAG", "a list of tasks, each with an `id` and a `command`");
             }
             return None;
         };
@@ -302,12 +251,7 @@ impl<'t> Walk<'t> {
         }
         if count > TASKS_MAX {
             let problem = format!("{count} tasks, more than {TASKS_MAX}");
-            self.problem_hint(
-                ProblemCode::TooManyTasks,
-                list,
-                problem,
-                "split it into several DAGs",
-            );
+            self.problem_hint(ProblemCode::TooManyTasks, list, problem, "split it into several DAGs");
             return None;
         }
         self.all_tasks(list, count)

@@ -53,9 +53,7 @@ fn is_toml_pair(line: &str) -> bool {
     line.split_once('=').is_some_and(|(key, _)| {
         let key = key.trim();
         !key.is_empty()
-            && key
-                .chars()
-                .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '"' | '\''))
+            && key.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '"' | '\''))
     })
 }
 

@@ -33,22 +33,15 @@ fn ix(number: usize) -> TaskIx {
 impl<'t> Walk<'t> {
     /// Turns names into indices and checks the whole.
     pub(super) fn graph(&mut self, drafts: &[Draft<'t>], reads: &[Read]) -> Graph<'t> {
-        let mut graph = Graph {
-            depends_on: Vec::with_capacity(drafts.len()),
-            by_id: self.index(drafts),
-            hints: 0,
-        };
+        let mut graph =
+            Graph { depends_on: Vec::with_capacity(drafts.len()), by_id: self.index(drafts), hints: 0 };
         let mut edges = 0;
         for (number, draft) in drafts.iter().enumerate() {
             let depends_on = self.depends_on(&mut graph, number, draft);
             edges += depends_on.len();
             if edges > EDGES_MAX {
                 let at = draft.depends_on.unwrap_or(draft.node);
-                self.problem(
-                    ProblemCode::TooManyEdges,
-                    at,
-                    format!("more than {EDGES_MAX} dependencies"),
-                );
+                self.problem(ProblemCode::TooManyEdges, at, format!("more than {EDGES_MAX} dependencies"));
                 return graph;
             }
             graph.depends_on.push(depends_on);
@@ -71,19 +64,10 @@ impl<'t> Walk<'t> {
                 let place = drafts[first].id.map_or(draft.node, |(at, _)| at);
                 let line = self.report.line_of(self.tree.at(place));
                 // By number, because a path counts its way along the list.
-                let list = self
-                    .tree
-                    .parent(draft.node)
-                    .map(|list| self.tree.path(list))
-                    .unwrap_or_default();
+                let list = self.tree.parent(draft.node).map(|list| self.tree.path(list)).unwrap_or_default();
                 let shown: String = id.chars().take(80).collect();
                 let problem = format!("the id `{shown}` is taken by {list}[{first}] (line {line})");
-                self.problem_hint(
-                    ProblemCode::DuplicateId,
-                    at,
-                    problem,
-                    "give one of them another id",
-                );
+                self.problem_hint(ProblemCode::DuplicateId, at, problem, "give one of them another id");
             }
         }
         by_id
@@ -131,9 +115,7 @@ impl<'t> Walk<'t> {
                 let shown: String = name.chars().take(80).collect();
                 let problem = format!("unknown task `{shown}`");
                 graph.hints += 1;
-                let near = (graph.hints <= HINTS_MAX)
-                    .then(|| nearest_id(name, &graph.by_id))
-                    .flatten();
+                let near = (graph.hints <= HINTS_MAX).then(|| nearest_id(name, &graph.by_id)).flatten();
                 match near {
                     Some(near) => {
                         let hint = format!("did you mean `{near}`?");
@@ -190,9 +172,7 @@ impl<'t> Walk<'t> {
                 let problem = format!("reads the outputs of the unknown task `{shown}`");
                 let problem = Problem::new(ProblemCode::BadTemplate, "", problem);
                 graph.hints += 1;
-                let hint = (graph.hints <= HINTS_MAX)
-                    .then(|| read_hint(&read.task, &graph.by_id))
-                    .flatten();
+                let hint = (graph.hints <= HINTS_MAX).then(|| read_hint(&read.task, &graph.by_id)).flatten();
                 let problem = match hint {
                     Some(hint) => problem.hint(hint),
                     None => problem,
@@ -220,9 +200,7 @@ impl<'t> Walk<'t> {
                 seen.insert(read.reader, upstream);
             }
             if !earlier
-                || seen
-                    .get(&read.reader)
-                    .is_none_or(|upstream| upstream.binary_search(&task).is_err())
+                || seen.get(&read.reader).is_none_or(|upstream| upstream.binary_search(&task).is_err())
             {
                 let problem = format!("reads the outputs of `{shown}`, which may not have ended by then");
                 let hint = format!("add `{shown}` to `depends_on`");
@@ -235,10 +213,8 @@ impl<'t> Walk<'t> {
 /// What was probably meant by `tasks.name`.
 fn read_hint(name: &str, by_id: &HashMap<&str, u32>) -> Option<String> {
     // `tasks.my-task` reads as `tasks.my` minus `task`.
-    let dashed = by_id.keys().filter(|id| {
-        id.strip_prefix(name)
-            .is_some_and(|rest| rest.starts_with(['-', '.']))
-    });
+    let dashed =
+        by_id.keys().filter(|id| id.strip_prefix(name).is_some_and(|rest| rest.starts_with(['-', '.'])));
     if let Some(id) = dashed.min() {
         return Some(format!("an id with `-` or `.` in it is written tasks[\"{id}\"]"));
     }

@@ -4,23 +4,15 @@ use super::tree::{Fault, Ix, Origin, Slot, Tree, Value};
 
 /// Reads the whole of `source`.
 pub(super) fn read(source: &str) -> Result<Tree<'_>, Fault> {
-    let mut reader = Reader {
-        source,
-        bytes: source.as_bytes(),
-        at: 0,
-        tree: Tree::new(source),
-        text: String::new(),
-    };
+    let mut reader =
+        Reader { source, bytes: source.as_bytes(), at: 0, tree: Tree::new(source), text: String::new() };
     reader.space();
     if reader.at < reader.bytes.len() {
         reader.value(Slot::Root)?;
         reader.space();
     }
     if reader.at < reader.bytes.len() {
-        return Err(Fault::syntax(
-            reader.at,
-            format!("unexpected {} after the end", reader.here()),
-        ));
+        return Err(Fault::syntax(reader.at, format!("unexpected {} after the end", reader.here())));
     }
     Ok(reader.tree)
 }
@@ -156,11 +148,9 @@ impl<'s> Reader<'s> {
 
     fn word(&mut self) -> Result<Value, Fault> {
         let rest = &self.bytes[self.at..];
-        for (word, value) in [
-            ("true", Value::Bool(true)),
-            ("false", Value::Bool(false)),
-            ("null", Value::Null),
-        ] {
+        for (word, value) in
+            [("true", Value::Bool(true)), ("false", Value::Bool(false)), ("null", Value::Null)]
+        {
             if rest.starts_with(word.as_bytes())
                 && !rest.get(word.len()).is_some_and(u8::is_ascii_alphanumeric)
             {
@@ -281,10 +271,7 @@ impl<'s> Reader<'s> {
             return Err(broken());
         }
         self.at += 2;
-        let low = self
-            .hex()
-            .filter(|low| (0xDC00..0xE000).contains(low))
-            .ok_or_else(broken)?;
+        let low = self.hex().filter(|low| (0xDC00..0xE000).contains(low)).ok_or_else(broken)?;
         char::from_u32(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)).ok_or_else(broken)
     }
 

@@ -62,9 +62,7 @@ pub fn parse(text: &[u8], format: Format, defaults: &Defaults) -> Result<Parsed,
     if text.len() > FILE_MAX {
         let problem = format!("{} bytes, more than {FILE_MAX}", text.len());
         let problem = Problem::new(ProblemCode::FileTooLarge, "", problem);
-        return Err(vec![
-            problem.hint("a definition is at most 32 MiB; split it into several DAGs"),
-        ]);
+        return Err(vec![problem.hint("a definition is at most 32 MiB; split it into several DAGs")]);
     }
     let text = match std::str::from_utf8(text) {
         Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),

@@ -104,12 +104,10 @@ impl<'s> Report<'s> {
 
     /// The problems and the warnings, in file order.
     pub(super) fn finish(mut self) -> (Vec<Problem>, Vec<Problem>) {
-        self.problems
-            .sort_by_key(|problem| (problem.line, problem.column));
+        self.problems.sort_by_key(|problem| (problem.line, problem.column));
         if self.untold > 0 {
             let problem = format!("and {} more problems", self.untold);
-            self.problems
-                .push(Problem::new(ProblemCode::BadValue, "", problem));
+            self.problems.push(Problem::new(ProblemCode::BadValue, "", problem));
         }
         (self.problems, self.warnings)
     }
@@ -131,11 +129,7 @@ impl<'s> Report<'s> {
         let at = at.min(self.source.len());
         let (line, start) = self.line_and_start(at);
         let (last, last_column) = self.last.get();
-        let (from, before) = if (start..=at).contains(&last) {
-            (last, last_column)
-        } else {
-            (start, 1)
-        };
+        let (from, before) = if (start..=at).contains(&last) { (last, last_column) } else { (start, 1) };
         let skipped = self.source.as_bytes().get(from..at).unwrap_or_default();
         // Counts the bytes that begin a character.
         let begun = skipped.iter().filter(|b| (**b).cast_signed() >= -0x40).count();
@@ -146,15 +140,8 @@ impl<'s> Report<'s> {
 }
 
 fn line_starts(source: &str) -> Vec<u32> {
-    let after = source
-        .bytes()
-        .enumerate()
-        .filter(|(_, b)| *b == b'\n')
-        .map(|(at, _)| at + 1);
-    std::iter::once(0)
-        .chain(after)
-        .map(|at| u32::try_from(at).unwrap_or(u32::MAX))
-        .collect()
+    let after = source.bytes().enumerate().filter(|(_, b)| *b == b'\n').map(|(at, _)| at + 1);
+    std::iter::once(0).chain(after).map(|at| u32::try_from(at).unwrap_or(u32::MAX)).collect()
 }
 
 #[cfg(test)]
@@ -174,18 +161,7 @@ mod tests {
         let forwards = ask(&[0, 1, 3, 4, 5, 7, 9, 10, 13, 99]);
         assert_eq!(
             forwards,
-            [
-                (1, 1),
-                (1, 2),
-                (1, 3),
-                (2, 1),
-                (2, 2),
-                (2, 3),
-                (3, 1),
-                (4, 1),
-                (4, 2),
-                (4, 3)
-            ]
+            [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (3, 1), (4, 1), (4, 2), (4, 3)]
         );
         assert_eq!(ask(&[99, 13, 10, 9, 7, 5, 4, 3, 1, 0]), forwards);
         assert_eq!(ask(&[5, 0, 13, 9, 1, 99, 4, 10, 3, 7]), forwards);

@@ -18,21 +18,13 @@ impl Walk<'_> {
         let by_level = level.and_then(|ix| self.level(ix));
         if let (Some(retry), Some((in_level, _))) = (retry, by_level) {
             let problem = "`level.retry` says this already".to_owned();
-            self.key_problem(
-                ProblemCode::DuplicateKey,
-                retry,
-                problem,
-                "keep one of the two".to_owned(),
-            );
+            self.key_problem(ProblemCode::DuplicateKey, retry, problem, "keep one of the two".to_owned());
             let _ = in_level;
             return None;
         }
         let found = match (retry, by_level) {
             (Some(ix), _) => self.retry(ix),
-            (None, Some((_, max))) => Some(Retry {
-                max,
-                ..Retry::default()
-            }),
+            (None, Some((_, max))) => Some(Retry { max, ..Retry::default() }),
             (None, None) => None,
         };
         found.filter(|retry| retry.max > 0)
@@ -42,10 +34,7 @@ impl Walk<'_> {
     fn retry(&mut self, ix: Ix) -> Option<Retry> {
         if let Value::Int(_) = self.tree.value(ix) {
             let max = self.tries(ix)?;
-            return Some(Retry {
-                max,
-                ..Retry::default()
-            });
+            return Some(Retry { max, ..Retry::default() });
         }
         if !matches!(self.tree.value(ix), Value::Map(..)) {
             self.wrong_type(ix, "an integer or a table");
@@ -63,9 +52,7 @@ impl Walk<'_> {
             }
         };
         let backoff = self.word(get(RetryKey::Backoff), &BACKOFF).unwrap_or_default();
-        let initial = self
-            .duration(get(RetryKey::Initial), true)
-            .unwrap_or(defaults.initial);
+        let initial = self.duration(get(RetryKey::Initial), true).unwrap_or(defaults.initial);
         let cap = self.duration(get(RetryKey::Cap), true);
         if let (Some(cap), Some(at)) = (cap, get(RetryKey::Cap))
             && cap < initial
@@ -76,19 +63,11 @@ impl Walk<'_> {
         let cap = cap.unwrap_or(Millis(defaults.cap.0.max(initial.0)));
         let jitter = get(RetryKey::Jitter).is_none_or(|ix| self.boolean(Some(ix)));
         let on_exit_codes = self.exit_codes(get(RetryKey::OnExitCodes));
-        Some(Retry {
-            max: max?,
-            backoff,
-            initial,
-            cap,
-            jitter,
-            on_exit_codes,
-        })
+        Some(Retry { max: max?, backoff, initial, cap, jitter, on_exit_codes })
     }
 
     fn tries(&mut self, ix: Ix) -> Option<u32> {
-        self.integer(ix, 0, RETRY_MAX)
-            .and_then(|max| u32::try_from(max).ok())
+        self.integer(ix, 0, RETRY_MAX).and_then(|max| u32::try_from(max).ok())
     }
 
     fn exit_codes(&mut self, ix: Option<Ix>) -> Vec<i32> {
@@ -97,10 +76,7 @@ impl Walk<'_> {
             self.wrong_type(ix, "a list of integers");
             return Vec::new();
         }
-        let codes = self
-            .tree
-            .children(ix)
-            .filter_map(|child| self.integer(child, 1, 255));
+        let codes = self.tree.children(ix).filter_map(|child| self.integer(child, 1, 255));
         let mut codes: Vec<i32> = codes.filter_map(|code| i32::try_from(code).ok()).collect();
         codes.sort_unstable();
         codes.dedup();
@@ -126,10 +102,7 @@ impl Walk<'_> {
         if !self.level_type(ix, kind) {
             return None;
         }
-        for other in tree
-            .children(ix)
-            .filter(|child| !matches!(tree.key(*child), "type" | "retry"))
-        {
+        for other in tree.children(ix).filter(|child| !matches!(tree.key(*child), "type" | "retry")) {
             self.unknown_key(other, "a mechanical level has `type` and `retry`".to_owned());
         }
         let retry = child("retry")?;

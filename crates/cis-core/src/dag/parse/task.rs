@@ -44,20 +44,13 @@ impl<'t> Walk<'t> {
         number: usize,
         reads: &mut Vec<Read>,
     ) -> (Draft<'t>, Option<Task>) {
-        let mut draft = Draft {
-            node,
-            id: None,
-            depends_on: None,
-        };
+        let mut draft = Draft { node, id: None, depends_on: None };
         if !self.is_map(node) {
             return (draft, None);
         }
         let tree = self.tree;
         let fields = self.fields(node, &TASK, |child| {
-            meanings
-                .get(tree.symbol(child) as usize)
-                .copied()
-                .unwrap_or(Meaning::Unknown)
+            meanings.get(tree.symbol(child) as usize).copied().unwrap_or(Meaning::Unknown)
         });
         let get = |key: TaskKey| fields.get(key as u8);
         draft.depends_on = get(TaskKey::DependsOn);
@@ -146,11 +139,7 @@ impl<'t> Walk<'t> {
         let text = self.some_text(ix)?;
         match self.templates.expression(text) {
             Ok(tasks) => {
-                reads.extend(tasks.into_iter().map(|task| Read {
-                    reader: number,
-                    at: ix,
-                    task,
-                }));
+                reads.extend(tasks.into_iter().map(|task| Read { reader: number, at: ix, task }));
                 Some(text.to_owned())
             }
             Err(problem) => {
@@ -169,11 +158,9 @@ impl<'t> Walk<'t> {
     pub(super) fn templates_in(&mut self, ix: Ix, number: usize, reads: &mut Vec<Read>) {
         match self.tree.value(ix) {
             Value::Text(text) => match self.templates.template(self.tree.str(text)) {
-                Ok(tasks) => reads.extend(tasks.into_iter().map(|task| Read {
-                    reader: number,
-                    at: ix,
-                    task,
-                })),
+                Ok(tasks) => {
+                    reads.extend(tasks.into_iter().map(|task| Read { reader: number, at: ix, task }))
+                }
                 Err(problem) => {
                     let hint = "templates look like {{ params.day }} or {{ tasks.dump.outputs.key }}; literal braces are written {{ \"{{\" }}";
                     self.problem_hint(ProblemCode::BadTemplate, ix, problem, hint);
@@ -214,12 +201,7 @@ impl<'t> Walk<'t> {
             Type::Shell => {
                 if let Some(ix) = skill.filter(|_| !names_shell) {
                     let hint = "remove `skill`, or `type = \"shell\"` and `command`".to_owned();
-                    self.key_problem(
-                        ProblemCode::BadValue,
-                        ix,
-                        "a shell task has no skill".to_owned(),
-                        hint,
-                    );
+                    self.key_problem(ProblemCode::BadValue, ix, "a shell task has no skill".to_owned(), hint);
                 }
                 if let Some(ix) = get(TaskKey::Input) {
                     let hint = "hand values over in `env`".to_owned();
@@ -265,12 +247,7 @@ impl<'t> Walk<'t> {
             "skill" => Some(Type::Skill),
             word if LATER_TYPES.contains(&word) => {
                 let problem = format!("tasks of type `{word}` are not supported yet");
-                self.problem_hint(
-                    ProblemCode::NotYetSupported,
-                    ix,
-                    problem,
-                    "use `shell` or `skill`",
-                );
+                self.problem_hint(ProblemCode::NotYetSupported, ix, problem, "use `shell` or `skill`");
                 None
             }
             word => {
@@ -297,23 +274,13 @@ impl<'t> Walk<'t> {
         };
         if let Value::List(..) = self.tree.value(ix) {
             let hint = "`command` is one string, which /bin/sh runs: \"cp 'a file' b\"";
-            self.problem_hint(
-                ProblemCode::WrongType,
-                ix,
-                "expected a string, found a list",
-                hint,
-            );
+            self.problem_hint(ProblemCode::WrongType, ix, "expected a string, found a list", hint);
             return None;
         }
         let text = self.some_text(ix)?;
         if is_ours(text) {
             let hint = "put it in `env`, as in env = { DAY = \"{{ params.day }}\" }, and write \"$DAY\" in the command";
-            self.problem_hint(
-                ProblemCode::BadTemplate,
-                ix,
-                "templates are not filled in commands",
-                hint,
-            );
+            self.problem_hint(ProblemCode::BadTemplate, ix, "templates are not filled in commands", hint);
             return None;
         }
         Some(Kind::Shell { command: text.into() })

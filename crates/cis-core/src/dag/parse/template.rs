@@ -19,9 +19,7 @@ pub(super) struct Templates<'t> {
 
 impl<'t> Templates<'t> {
     pub(super) fn new() -> Self {
-        Self {
-            engine: Environment::new(),
-        }
+        Self { engine: Environment::new() }
     }
 
     /// The tasks whose outputs `text` reads; the error says what is wrong with it.
@@ -30,10 +28,7 @@ impl<'t> Templates<'t> {
             return Ok(Vec::new());
         }
         check_length(text)?;
-        let template = self
-            .engine
-            .template_from_str(text)
-            .map_err(|error| words(&error))?;
+        let template = self.engine.template_from_str(text).map_err(|error| words(&error))?;
         self.tasks_read(template.undeclared_variables(true))
     }
 
@@ -42,10 +37,7 @@ impl<'t> Templates<'t> {
         if text.len() > CODE_MAX {
             return Err(format!("an expression of more than {CODE_MAX} bytes"));
         }
-        let expression = self
-            .engine
-            .compile_expression(text)
-            .map_err(|error| words(&error))?;
+        let expression = self.engine.compile_expression(text).map_err(|error| words(&error))?;
         self.tasks_read(expression.undeclared_variables(true))
     }
 
@@ -97,12 +89,7 @@ fn check_length(text: &str) -> Result<(), String> {
     let mut rest = text;
     while let Some(start) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
         rest = &rest[start + 2..];
-        let end = rest
-            .find("}}")
-            .into_iter()
-            .chain(rest.find("%}"))
-            .min()
-            .unwrap_or(rest.len());
+        let end = rest.find("}}").into_iter().chain(rest.find("%}")).min().unwrap_or(rest.len());
         total += end;
         if end > CODE_MAX || total > CODE_TOTAL_MAX {
             return Err(format!("template code of more than {CODE_MAX} bytes"));
@@ -113,9 +100,7 @@ fn check_length(text: &str) -> Result<(), String> {
 }
 
 fn words(error: &minijinja::Error) -> String {
-    error
-        .detail()
-        .map_or_else(|| error.kind().to_string(), str::to_owned)
+    error.detail().map_or_else(|| error.kind().to_string(), str::to_owned)
 }
 
 #[cfg(test)]
@@ -128,18 +113,8 @@ mod tests {
         let read = templates
             .template("{{ tasks.a.outputs.x }} {{ params.day }} {% if tasks.b.outputs.y %}z{% endif %}");
         assert_eq!(read.unwrap(), ["a", "b"]);
-        assert_eq!(
-            templates
-                .expression("tasks.a.outputs.n > 3 and params.go")
-                .unwrap(),
-            ["a"]
-        );
-        assert!(
-            templates
-                .template("{{ range(3) }}{% set x = 1 %}{{ x }}")
-                .unwrap()
-                .is_empty()
-        );
+        assert_eq!(templates.expression("tasks.a.outputs.n > 3 and params.go").unwrap(), ["a"]);
+        assert!(templates.template("{{ range(3) }}{% set x = 1 %}{{ x }}").unwrap().is_empty());
         assert_eq!(
             templates.template("{{ zebra.a }}{{ ape }}").unwrap_err(),
             "`ape` is unknown; templates see params, tasks, dag, run"
@@ -172,18 +147,7 @@ mod tests {
     #[test]
     fn long_expressions_do_not_eat_the_stack() {
         let templates = Templates::new();
-        for piece in [
-            "1+",
-            "not ",
-            "-",
-            "a|b|",
-            "a.",
-            "(",
-            "[",
-            "{'a':",
-            "a(",
-            "a if b else ",
-        ] {
+        for piece in ["1+", "not ", "-", "a|b|", "a.", "(", "[", "{'a':", "a(", "a if b else "] {
             for count in [500, 100_000] {
                 let code = piece.repeat(count);
                 let text = format!("{{{{ {code}1 }}}}");

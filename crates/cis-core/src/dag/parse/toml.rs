@@ -23,15 +23,8 @@ pub(super) fn read(text: &str) -> Result<Tree<'_>, Fault> {
     let source = Source::new(text);
     let mut tree = Tree::new(text);
     let root = tree.add(Slot::Root, Value::map(Origin::Header), 0)?;
-    let mut builder = Builder {
-        source,
-        tree,
-        root,
-        stack: vec![root],
-        keys: Vec::new(),
-        fault: None,
-        header: None,
-    };
+    let mut builder =
+        Builder { source, tree, root, stack: vec![root], keys: Vec::new(), fault: None, header: None };
     let mut tokens: Vec<Token> = Vec::with_capacity(CHUNK);
     let mut depth = 0usize;
     for token in source.lex() {
@@ -48,11 +41,7 @@ pub(super) fn read(text: &str) -> Result<Tree<'_>, Fault> {
         }
         if tokens.len() > EXPRESSION_MAX {
             let problem = "one value of more than 8,000,000 parts";
-            return Err(Fault::new(
-                ProblemCode::FileTooLarge,
-                token.span().start(),
-                problem,
-            ));
+            return Err(Fault::new(ProblemCode::FileTooLarge, token.span().start(), problem));
         }
     }
     builder.chunk(&mut tokens)?;
@@ -89,10 +78,7 @@ impl<'s> Builder<'s> {
     }
 
     fn syntax(&self, error: &ParseError) -> Fault {
-        let at = error
-            .unexpected()
-            .or(error.context())
-            .map_or(0, |span| span.start());
+        let at = error.unexpected().or(error.context()).map_or(0, |span| span.start());
         let mut problem = error.description().to_owned();
         if let Some(expected) = error.expected().filter(|expected| !expected.is_empty()) {
             let words: Vec<String> = expected
@@ -136,11 +122,7 @@ impl<'s> Builder<'s> {
                 Some((ix, Value::Map(origin, _))) if origin != Origin::Closed => ix,
                 Some((ix, Value::List(Origin::Header, _))) => self.tree.last_child(ix).unwrap_or(ix),
                 // Taken by something that cannot grow: `add` notes the repeat.
-                _ => self.tree.add(
-                    Slot::Key(here, *key, *at),
-                    Value::map(Origin::Implied),
-                    *at as usize,
-                )?,
+                _ => self.tree.add(Slot::Key(here, *key, *at), Value::map(Origin::Implied), *at as usize)?,
             };
         }
         let at = last_at as usize;
@@ -157,8 +139,7 @@ impl<'s> Builder<'s> {
             Some((ix, Value::List(Origin::Header, _))) => ix,
             _ => self.tree.add(slot, Value::list(Origin::Header), at)?,
         };
-        self.tree
-            .add(Slot::Item(list), Value::map(Origin::Header), span.start())
+        self.tree.add(Slot::Item(list), Value::map(Origin::Header), span.start())
     }
 
     /// Where the value that begins now goes.
@@ -171,11 +152,7 @@ impl<'s> Builder<'s> {
         for (key, at) in before {
             here = match self.tree.find(here, *key).map(|ix| (ix, self.tree.value(ix))) {
                 Some((ix, Value::Map(Origin::Dotted, _))) => ix,
-                _ => self.tree.add(
-                    Slot::Key(here, *key, *at),
-                    Value::map(Origin::Dotted),
-                    *at as usize,
-                )?,
+                _ => self.tree.add(Slot::Key(here, *key, *at), Value::map(Origin::Dotted), *at as usize)?,
             };
         }
         Ok(Slot::Key(here, last.0, last.1))
@@ -252,8 +229,7 @@ impl EventReceiver for Builder<'_> {
             self.fault.get_or_insert(fault);
             return;
         }
-        self.keys
-            .push((key, u32::try_from(span.start()).unwrap_or(u32::MAX)));
+        self.keys.push((key, u32::try_from(span.start()).unwrap_or(u32::MAX)));
     }
 
     fn scalar(&mut self, span: Span, encoding: Option<Encoding>, error: &mut dyn ErrorSink) {

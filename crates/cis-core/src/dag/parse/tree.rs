@@ -100,12 +100,7 @@ pub(super) struct Fault {
 
 impl Fault {
     pub(super) fn new(code: ProblemCode, at: usize, problem: impl Into<String>) -> Self {
-        Self {
-            code,
-            at,
-            problem: problem.into(),
-            hint: None,
-        }
+        Self { code, at, problem: problem.into(), hint: None }
     }
 
     pub(super) fn syntax(at: usize, problem: impl Into<String>) -> Self {
@@ -161,23 +156,11 @@ impl Value {
     }
 
     pub(super) fn list(origin: Origin) -> Self {
-        Self::List(
-            origin,
-            Children {
-                first: NONE,
-                last: NONE,
-            },
-        )
+        Self::List(origin, Children { first: NONE, last: NONE })
     }
 
     pub(super) fn map(origin: Origin) -> Self {
-        Self::Map(
-            origin,
-            Children {
-                first: NONE,
-                last: NONE,
-            },
-        )
+        Self::Map(origin, Children { first: NONE, last: NONE })
     }
 
     /// What people call it.
@@ -220,10 +203,7 @@ impl<'s> Tree<'s> {
     pub(super) fn keep(&mut self, text: &str) -> Text {
         let start = self.text.len();
         self.text.push_str(text);
-        Text {
-            start: narrow(start),
-            len: narrow(text.len()),
-        }
+        Text { start: narrow(start), len: narrow(text.len()) }
     }
 
     pub(super) fn intern(&mut self, key: &str) -> Symbol {
@@ -253,14 +233,7 @@ impl<'s> Tree<'s> {
         }
         let taken = matches!(slot, Slot::Key(..)) && self.find(parent, key).is_some();
         let ix = narrow(self.nodes.len());
-        self.nodes.push(Node {
-            value,
-            at: narrow(at),
-            key,
-            key_at,
-            parent,
-            next: NONE,
-        });
+        self.nodes.push(Node { value, at: narrow(at), key, key_at, parent, next: NONE });
         if taken {
             self.repeats.push(ix);
         } else if parent != NONE {
@@ -304,10 +277,7 @@ impl<'s> Tree<'s> {
             }
         }
         if count > WIDE {
-            let index = self
-                .children(ix)
-                .map(|child| (self.nodes[child as usize].key, child))
-                .collect();
+            let index = self.children(ix).map(|child| (self.nodes[child as usize].key, child)).collect();
             self.wide.insert(ix, index);
         }
         found
@@ -361,11 +331,7 @@ impl<'s> Tree<'s> {
     /// Where its key stands; for an item of a list, where it stands itself.
     pub(super) fn key_at(&self, ix: Ix) -> usize {
         let node = &self.nodes[ix as usize];
-        if node.key_at == NONE {
-            node.at as usize
-        } else {
-            node.key_at as usize
-        }
+        if node.key_at == NONE { node.at as usize } else { node.key_at as usize }
     }
 
     pub(super) fn parent(&self, ix: Ix) -> Option<Ix> {
@@ -418,11 +384,7 @@ fn push_key(path: &mut String, key: &str) {
     if !path.is_empty() {
         path.push('.');
     }
-    if !key.is_empty()
-        && key
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
-    {
+    if !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-')) {
         path.push_str(key);
     } else {
         let shown: String = key.chars().take(80).collect();

@@ -39,11 +39,7 @@ impl Fields {
 
 impl<'t> Walk<'t> {
     pub(super) fn new(tree: &'t Tree<'t>) -> Self {
-        Self {
-            tree,
-            report: Report::new(tree.source()),
-            templates: Templates::new(),
-        }
+        Self { tree, report: Report::new(tree.source()), templates: Templates::new() }
     }
 
     pub(super) fn problem(&mut self, code: ProblemCode, ix: Ix, problem: impl Into<String>) {
@@ -62,19 +58,15 @@ impl<'t> Walk<'t> {
 
     /// Something wrong with the key of `ix`.
     pub(super) fn key_problem(&mut self, code: ProblemCode, ix: Ix, problem: String, hint: String) {
-        self.report
-            .key(self.tree, ix, Problem::new(code, "", problem).hint(hint));
+        self.report.key(self.tree, ix, Problem::new(code, "", problem).hint(hint));
     }
 
     /// `key` is absent from the table `ix`, which goes by `what`.
     pub(super) fn missing(&mut self, ix: Ix, key: &str, what: &str, hint: &str) {
         // The report puts the table's own path in front; the outermost one has none.
         let dot = if self.tree.parent(ix).is_some() { "." } else { "" };
-        let problem = Problem::new(
-            ProblemCode::MissingKey,
-            format!("{dot}{key}"),
-            format!("{what} needs `{key}`"),
-        );
+        let problem =
+            Problem::new(ProblemCode::MissingKey, format!("{dot}{key}"), format!("{what} needs `{key}`"));
         self.report.key(self.tree, ix, problem.hint(hint));
     }
 
@@ -101,21 +93,13 @@ impl<'t> Walk<'t> {
         }
         for ix in &self.tree.repeats {
             let problem = format!("`{}` is there already", self.tree.key(*ix));
-            self.key_problem(
-                ProblemCode::DuplicateKey,
-                *ix,
-                problem,
-                "keep one of the two".to_owned(),
-            );
+            self.key_problem(ProblemCode::DuplicateKey, *ix, problem, "keep one of the two".to_owned());
         }
     }
 
     /// Sorts the values of the table `ix` by what `meanings` says of their keys, and reports the rest.
     pub(super) fn fields(&mut self, ix: Ix, words: &Words, meaning: impl Fn(Ix) -> Meaning) -> Fields {
-        let mut fields = Fields {
-            by_key: [None; 24],
-            foreign_tasks: false,
-        };
+        let mut fields = Fields { by_key: [None; 24], foreign_tasks: false };
         for child in self.tree.children(ix) {
             let key = self.tree.key(child);
             match meaning(child) {
@@ -126,10 +110,8 @@ impl<'t> Walk<'t> {
                             "`{}` and `{key}` are two spellings of one setting",
                             self.tree.key(first)
                         );
-                        let hint = format!(
-                            "keep one of the two; `{}` is the usual one",
-                            words.spelling(known)
-                        );
+                        let hint =
+                            format!("keep one of the two; `{}` is the usual one", words.spelling(known));
                         self.key_problem(ProblemCode::DuplicateKey, child, problem, hint);
                     } else {
                         *slot = Some(child);
@@ -160,12 +142,7 @@ impl<'t> Walk<'t> {
 
     pub(super) fn unknown_key(&mut self, ix: Ix, hint: String) {
         let shown: String = self.tree.key(ix).chars().take(80).collect();
-        self.key_problem(
-            ProblemCode::UnknownKey,
-            ix,
-            format!("unknown key `{shown}`"),
-            hint,
-        );
+        self.key_problem(ProblemCode::UnknownKey, ix, format!("unknown key `{shown}`"), hint);
     }
 
     pub(super) fn wrong_type(&mut self, ix: Ix, wanted: &str) {
@@ -176,12 +153,9 @@ impl<'t> Walk<'t> {
             Value::Huge => {}
             Value::Float(float) if !float.float().is_finite() => {}
             Value::Int(int) if int.int().unsigned_abs() > INTEGER_MAX => {}
-            Value::Null => self.problem_hint(
-                ProblemCode::WrongType,
-                ix,
-                problem,
-                "give it a value or remove the key",
-            ),
+            Value::Null => {
+                self.problem_hint(ProblemCode::WrongType, ix, problem, "give it a value or remove the key")
+            }
             Value::Date if wanted.contains("string") => {
                 self.problem_hint(ProblemCode::WrongType, ix, problem, "put it in quotes");
             }
@@ -229,11 +203,7 @@ impl<'t> Walk<'t> {
     pub(super) fn some_text(&mut self, ix: Ix) -> Option<&'t str> {
         let text = self.text(ix)?;
         if text.trim().is_empty() {
-            self.problem(
-                ProblemCode::BadValue,
-                ix,
-                format!("`{}` is empty", self.tree.key(ix)),
-            );
+            self.problem(ProblemCode::BadValue, ix, format!("`{}` is empty", self.tree.key(ix)));
             return None;
         }
         Some(text)
@@ -265,11 +235,7 @@ impl<'t> Walk<'t> {
             }
         };
         if !(from..=to).contains(&number) {
-            self.problem(
-                ProblemCode::BadValue,
-                ix,
-                format!("{number} is not within {from} to {to}"),
-            );
+            self.problem(ProblemCode::BadValue, ix, format!("{number} is not within {from} to {to}"));
             return None;
         }
         Some(number)
@@ -296,12 +262,7 @@ impl<'t> Walk<'t> {
         };
         let shown: String = text.chars().take(80).collect();
         let key = self.tree.key(ix);
-        self.problem_hint(
-            ProblemCode::BadValue,
-            ix,
-            format!("`{shown}` is not a `{key}`"),
-            hint,
-        );
+        self.problem_hint(ProblemCode::BadValue, ix, format!("`{shown}` is not a `{key}`"), hint);
         None
     }
 
@@ -352,21 +313,15 @@ impl<'t> Walk<'t> {
                 self.key_problem(ProblemCode::BadName, child, problem, hint);
             } else if key.starts_with("CIS_") {
                 let problem = "names starting with `CIS_` are set by CIS".to_owned();
-                self.key_problem(
-                    ProblemCode::BadName,
-                    child,
-                    problem,
-                    "choose another name".to_owned(),
-                );
+                self.key_problem(ProblemCode::BadName, child, problem, "choose another name".to_owned());
             }
             let value = match self.tree.value(child) {
                 Value::Text(_) => self.text(child).map(str::to_owned),
                 Value::Bool(value) => Some(value.to_string()),
                 Value::Int(int) => Some(self.as_written(child).unwrap_or_else(|| int.int().to_string())),
-                Value::Float(float) => Some(
-                    self.as_written(child)
-                        .unwrap_or_else(|| float.float().to_string()),
-                ),
+                Value::Float(float) => {
+                    Some(self.as_written(child).unwrap_or_else(|| float.float().to_string()))
+                }
                 _ => {
                     self.wrong_type(child, "a string");
                     None
@@ -392,10 +347,7 @@ impl<'t> Walk<'t> {
         let Some(ix) = ix.filter(|ix| self.is_map(*ix)) else {
             return Values::new();
         };
-        self.tree
-            .children(ix)
-            .map(|child| (self.tree.key(child).to_owned(), self.json(child)))
-            .collect()
+        self.tree.children(ix).map(|child| (self.tree.key(child).to_owned(), self.json(child))).collect()
     }
 
     /// Any value. Recursion is bounded by the tree's depth.
@@ -406,9 +358,7 @@ impl<'t> Walk<'t> {
             Value::Bool(value) => Json::Bool(value),
             Value::Int(int) => Json::Number(int.int().into()),
             Value::Float(float) => number(float.float()).map_or(Json::Null, Json::Number),
-            Value::Text(_) => self
-                .text(ix)
-                .map_or(Json::Null, |text| Json::String(text.to_owned())),
+            Value::Text(_) => self.text(ix).map_or(Json::Null, |text| Json::String(text.to_owned())),
             Value::Date => {
                 self.problem_hint(
                     ProblemCode::WrongType,
@@ -420,10 +370,8 @@ impl<'t> Walk<'t> {
             }
             Value::List(..) => Json::Array(self.tree.children(ix).map(|child| self.json(child)).collect()),
             Value::Map(..) => {
-                let entries = self
-                    .tree
-                    .children(ix)
-                    .map(|child| (self.tree.key(child).to_owned(), self.json(child)));
+                let entries =
+                    self.tree.children(ix).map(|child| (self.tree.key(child).to_owned(), self.json(child)));
                 Json::Object(entries.collect::<Map<_, _>>())
             }
         }

@@ -111,34 +111,19 @@ pub(super) const DAG: Words = Words {
         ("tasks", DagKey::Tasks as u8),
     ],
     later: &[
-        (
-            "schedule",
-            "start it from cron with `cis dag run FILE` until schedules are built",
-        ),
-        (
-            "schedule_tz",
-            "start it from cron with `cis dag run FILE` until schedules are built",
-        ),
+        ("schedule", "start it from cron with `cis dag run FILE` until schedules are built"),
+        ("schedule_tz", "start it from cron with `cis dag run FILE` until schedules are built"),
         ("locks", "remove it, or order the tasks with `depends_on`"),
         ("needs", "remove it; to order tasks use `depends_on`"),
         ("secrets", "pass them through the environment of `cis`"),
     ],
     foreign: &[
-        (
-            "on",
-            "GitHub Actions' word for triggers: remove it and start the DAG with `cis dag run`",
-        ),
+        ("on", "GitHub Actions' word for triggers: remove it and start the DAG with `cis dag run`"),
         ("default_args", "Airflow's word: write the settings on each task"),
         ("defaults", "write the settings on each task"),
         ("environment", "here it is `env`"),
-        (
-            "variables",
-            "here it is `env` for the environment, or `params` for values a run may override",
-        ),
-        (
-            "vars",
-            "here it is `env` for the environment, or `params` for values a run may override",
-        ),
+        ("variables", "here it is `env` for the environment, or `params` for values a run may override"),
+        ("vars", "here it is `env` for the environment, or `params` for values a run may override"),
         ("inputs", "here it is `params`"),
         ("parameters", "here it is `params`"),
         ("concurrency", "here it is `max_parallel`"),
@@ -147,17 +132,11 @@ pub(super) const DAG: Words = Words {
         ("max_active_tasks", "Airflow's word: here it is `max_parallel`"),
         ("timeoutSec", "Dagu's word: here it is `timeout`"),
         ("title", "here it is `description`"),
-        (
-            "handlerOn",
-            "Dagu's word: use a task with `run_if = \"one_failed\"` or `\"all_done\"`",
-        ),
+        ("handlerOn", "Dagu's word: use a task with `run_if = \"one_failed\"` or `\"all_done\"`"),
         ("params_schema", "here it is `params`, with the defaults"),
     ],
     foreign_tasks: &[
-        (
-            "steps",
-            "`steps` is Dagu's word: here it is `tasks`, with `id` and `depends_on`",
-        ),
+        ("steps", "`steps` is Dagu's word: here it is `tasks`, with `id` and `depends_on`"),
         (
             "jobs",
             "`jobs` is GitHub Actions' word: here it is `tasks`, a list, each with `id`, `command` and `depends_on`",
@@ -166,10 +145,7 @@ pub(super) const DAG: Words = Words {
             "services",
             "this looks like a Compose file; a DAG has `tasks`, a list, each with `id` and `command`",
         ),
-        (
-            "stages",
-            "here it is `tasks`, a list, each with `id`, `command` and `depends_on`",
-        ),
+        ("stages", "here it is `tasks`, a list, each with `id`, `command` and `depends_on`"),
         ("nodes", "here it is `tasks`, each with `id` and `depends_on`"),
         ("targets", "here it is `tasks`, each with `id` and `depends_on`"),
         ("pipeline", "here it is `tasks`, each with `id` and `depends_on`"),
@@ -217,15 +193,9 @@ pub(super) const TASK: Words = Words {
         ("target_node", TaskKey::TargetNode as u8),
     ],
     later: &[
-        (
-            "rollback",
-            "remove it; a task with `run_if = \"one_failed\"` can clean up",
-        ),
+        ("rollback", "remove it; a task with `run_if = \"one_failed\"` can clean up"),
         ("locks", "remove it, or order the tasks with `depends_on`"),
-        (
-            "needs",
-            "here `needs` names capabilities of a worker; dependencies are `depends_on`",
-        ),
+        ("needs", "here `needs` names capabilities of a worker; dependencies are `depends_on`"),
         ("sandbox", "remove it; tasks run with the rights of the node"),
         ("secrets", "pass them through the environment of `cis`"),
         ("agent", "call the agent from a shell task's `command`"),
@@ -233,10 +203,7 @@ pub(super) const TASK: Words = Words {
         ("reuse_agent", "call the agent from a shell task's `command`"),
         ("keep_agent", "call the agent from a shell task's `command`"),
         ("agent_config", "call the agent from a shell task's `command`"),
-        (
-            "schedule",
-            "start the DAG from cron with `cis dag run FILE` until schedules are built",
-        ),
+        ("schedule", "start the DAG from cron with `cis dag run FILE` until schedules are built"),
     ],
     foreign: &[
         ("script", "here it is `command`"),
@@ -244,77 +211,38 @@ pub(super) const TASK: Words = Words {
         ("run", "GitHub Actions' word: here it is `command`"),
         ("shell", "here it is `command`, which /bin/sh runs"),
         ("exec", "here it is `command`"),
-        (
-            "commands",
-            "here it is `command`, one string; join them with ` && ` or line breaks",
-        ),
-        (
-            "cmds",
-            "here it is `command`, one string; join them with ` && ` or line breaks",
-        ),
-        (
-            "args",
-            "write the arguments into `command`; for a skill it is `input`",
-        ),
+        ("commands", "here it is `command`, one string; join them with ` && ` or line breaks"),
+        ("cmds", "here it is `command`, one string; join them with ` && ` or line breaks"),
+        ("args", "write the arguments into `command`; for a skill it is `input`"),
         ("task_id", "Airflow's word: here it is `id`"),
         ("depends", "Dagu's word: here it is `depends_on`"),
         ("dependsOn", "here it is `depends_on`"),
         ("upstream", "here it is `depends_on`"),
         ("after", "here it is `depends_on`"),
         ("requires", "here it is `depends_on`"),
-        (
-            "operator",
-            "Airflow's word: here it is `type = \"shell\"` or `\"skill\"`",
-        ),
+        ("operator", "Airflow's word: here it is `type = \"shell\"` or `\"skill\"`"),
         ("uses", "GitHub Actions' word: here it is `skill`, with `input`"),
-        (
-            "image",
-            "tasks run as processes, not in containers; write `docker run …` as the `command`",
-        ),
-        (
-            "container",
-            "tasks run as processes, not in containers; write `docker run …` as the `command`",
-        ),
+        ("image", "tasks run as processes, not in containers; write `docker run …` as the `command`"),
+        ("container", "tasks run as processes, not in containers; write `docker run …` as the `command`"),
         ("environment", "here it is `env`"),
         ("if", "here it is `when`"),
         ("condition", "here it is `when`"),
         ("preconditions", "Dagu's word: here it is `when`"),
         ("trigger_rule", "Airflow's word: here it is `run_if`"),
-        (
-            "continue_on_error",
-            "mark the task `debt = \"ignorable\"` and the DAG `policy = \"allow_debt\"`",
-        ),
-        (
-            "continueOn",
-            "mark the task `debt = \"ignorable\"` and the DAG `policy = \"allow_debt\"`",
-        ),
-        (
-            "allow_failure",
-            "mark the task `debt = \"ignorable\"` and the DAG `policy = \"allow_debt\"`",
-        ),
+        ("continue_on_error", "mark the task `debt = \"ignorable\"` and the DAG `policy = \"allow_debt\"`"),
+        ("continueOn", "mark the task `debt = \"ignorable\"` and the DAG `policy = \"allow_debt\"`"),
+        ("allow_failure", "mark the task `debt = \"ignorable\"` and the DAG `policy = \"allow_debt\"`"),
         ("retryPolicy", "Dagu's word: here it is `retry`"),
         ("retry_delay", "here it is `retry = { max = …, initial = … }`"),
         ("execution_timeout", "Airflow's word: here it is `timeout`"),
-        (
-            "timeout-minutes",
-            "GitHub Actions' word: here it is `timeout = \"10m\"`",
-        ),
+        ("timeout-minutes", "GitHub Actions' word: here it is `timeout = \"10m\"`"),
         ("timeoutSec", "Dagu's word: here it is `timeout`"),
         ("executor", "here it is `type = \"shell\"` or `\"skill\"`"),
-        (
-            "parallel",
-            "tasks without `depends_on` between them run side by side by themselves",
-        ),
+        ("parallel", "tasks without `depends_on` between them run side by side by themselves"),
         ("policy", "`policy` stands on the DAG"),
         ("max_parallel", "`max_parallel` stands on the DAG"),
-        (
-            "tasks",
-            "tasks do not nest; list them all and order them with `depends_on`",
-        ),
-        (
-            "steps",
-            "tasks do not nest; list them all and order them with `depends_on`",
-        ),
+        ("tasks", "tasks do not nest; list them all and order them with `depends_on`"),
+        ("steps", "tasks do not nest; list them all and order them with `depends_on`"),
     ],
     foreign_tasks: &[],
 };
@@ -364,10 +292,7 @@ impl Words {
 
     /// The spelling to show for a key.
     pub(super) fn spelling(&self, key: u8) -> &'static str {
-        self.known
-            .iter()
-            .find(|(_, known)| *known == key)
-            .map_or("", |(word, _)| word)
+        self.known.iter().find(|(_, known)| *known == key).map_or("", |(word, _)| word)
     }
 
     /// `did you mean …`, or all there is to choose from.
@@ -426,17 +351,10 @@ mod tests {
 
     #[test]
     fn typos_find_their_word() {
-        for (typo, word) in [
-            ("comand", "command"),
-            ("depend_on", "depends_on"),
-            ("Timeout", "timeout"),
-            ("ide", "id"),
-        ] {
-            assert!(
-                TASK.hint(typo).contains(&format!("`{word}`")),
-                "{typo}: {}",
-                TASK.hint(typo)
-            );
+        for (typo, word) in
+            [("comand", "command"), ("depend_on", "depends_on"), ("Timeout", "timeout"), ("ide", "id")]
+        {
+            assert!(TASK.hint(typo).contains(&format!("`{word}`")), "{typo}: {}", TASK.hint(typo));
         }
         assert!(TASK.hint("zzzzzz").starts_with("known here: id, name"));
     }
@@ -454,10 +372,7 @@ mod tests {
             let all = words.known.iter().map(|(word, _)| *word);
             let mut all: Vec<&str> = all
                 .chain(
-                    [words.later, words.foreign, words.foreign_tasks]
-                        .concat()
-                        .iter()
-                        .map(|(word, _)| *word),
+                    [words.later, words.foreign, words.foreign_tasks].concat().iter().map(|(word, _)| *word),
                 )
                 .collect();
             all.sort_unstable();

@@ -71,11 +71,7 @@ fn syntax(error: &ScanError) -> Fault {
     }
     let problem = error.info();
     let fault = Fault::syntax(at, problem.clone());
-    if problem.contains("tab") {
-        fault.hint("indent with spaces")
-    } else {
-        fault
-    }
+    if problem.contains("tab") { fault.hint("indent with spaces") } else { fault }
 }
 
 fn offset(span: &Span) -> usize {
@@ -108,9 +104,7 @@ impl Builder<'_> {
 
     /// Is the next scalar a key?
     fn wants_key(&self) -> bool {
-        self.open
-            .last()
-            .is_some_and(|frame| frame.map && frame.key.is_none())
+        self.open.last().is_some_and(|frame| frame.map && frame.key.is_none())
     }
 
     fn slot(&mut self, at: usize) -> Result<Slot, Fault> {
@@ -129,11 +123,7 @@ impl Builder<'_> {
     fn begin(&mut self, map: bool, anchor: usize, tag: Option<&Tag>, at: usize) -> Result<(), Fault> {
         check_tag(tag, if map { "map" } else { "seq" }, at)?;
         let slot = self.slot(at)?;
-        let value = if map {
-            Value::map(Origin::Closed)
-        } else {
-            Value::list(Origin::Closed)
-        };
+        let value = if map { Value::map(Origin::Closed) } else { Value::list(Origin::Closed) };
         let ix = self.tree.add(slot, value, at)?;
         self.open.push(Frame { ix, map, key: None });
         self.anchor(anchor, Anchor::Node(ix));
@@ -299,10 +289,7 @@ fn resolve(text: &str) -> Option<Value> {
 /// `[.][0-9]+ | [0-9]+ ( . [0-9]* )?`, then an exponent perhaps.
 fn is_float(text: &str) -> bool {
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-        Some((mantissa, exponent)) => (
-            mantissa,
-            Some(exponent.strip_prefix(['+', '-']).unwrap_or(exponent)),
-        ),
+        Some((mantissa, exponent)) => (mantissa, Some(exponent.strip_prefix(['+', '-']).unwrap_or(exponent))),
         None => (text, None),
     };
     let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
