@@ -1,0 +1,158 @@
+//! Attempts on their way to the runner and back, and the connection they travel on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::RunKey;
+use cis_core::run::StopReason;
+use cis_core::source::Timestamp;
+use cis_runner::protocol::{AttemptKey, Ended, FromRunner, KnownState, Outcome, ToRunner};
+use cis_store::port::{Claimed, Started, Store};
+
+use super::{Coordinator, SELF, key_of};
+use crate::context::Context;
+use crate::report;
+use crate::runner_link::{RunnerAddress, RunnerLink};
+
+impl<S: Store> Coordinator<S> {
+    pub(super) async fn hear(&mut self, message: FromRunner) -> Result<(), Refusal> {
+        match message {
+            FromRunner::Ended(ended) => self.attempt_ended(*ended).await?,
+            FromRunner::Started { key, at_ms, .. } => {
+                if let Some(claim) = self.flying.get(&key) {
+                    let (execution, fence) = (claim.execution, claim.fence);
+                    self.started.push(Started { execution, fence, at: Timestamp(at_ms) });
+                }
+            }
+            FromRunner::Refused { epoch } => {
+                let why = format!("a later coordinator (epoch {epoch}) has taken over");
+                return Err(Refusal::new(ErrorCode::Unavailable, why));
+            }
+            FromRunner::Welcome { .. } => {}
+        }
+        Ok(())
+    }
+
+    pub(super) async fn attempt_ended(&mut self, ended: Ended) -> Result<(), Refusal> {
+        let claim = self.flying.remove(&ended.key);
+        if let (Outcome::OwnerGone, Some(claim)) = (&ended.outcome, &claim) {
+            self.stop_run(claim.run.key, StopReason::OwnerGone).await?;
+        }
+        self.reports.push(report::report(ended, claim.as_deref(), self.random.bits()));
+        Ok(())
+    }
+
+    /// Hands a claimed task to the runner; what cannot be started is reported as such.
+    pub(super) async fn launch(&mut self, claim: Arc<Claimed>) -> Result<(), Refusal> {
+        let run = claim.run.key;
+        let context = match self.context(run) {
+            Ok(context) => context,
+            Err(why) => {
+                self.reports.push(report::never_started(&claim, why, self.clock.now()));
+                return Ok(());
+            }
+        };
+        let tied = self.owners.get(&run) == Some(&SELF);
+        match self.dispatch.start(&claim, &context, tied) {
+            Ok(start) => {
+                self.flying.insert(start.key, claim);
+                if self.link.is_none() {
+                    // Connecting sends whatever the runner does not know of, this one included.
+                    return self.reconnect().await;
+                }
+                self.send_start(run, &context, start);
+            }
+            Err(why) => self.reports.push(report::never_started(&claim, why, self.clock.now())),
+        }
+        Ok(())
+    }
+
+    pub(super) fn send_start(&mut self, run: RunKey, context: &Context, start: cis_runner::protocol::Start) {
+        let Some(link) = &mut self.link else { return };
+        if self.sent.insert(run) {
+            let (env, cwd) = (context.env.clone(), context.cwd.clone());
+            link.queue(&ToRunner::Context { context: run.0, env, cwd });
+        }
+        link.queue(&ToRunner::Start(Box::new(start)));
+    }
+
+    pub(super) fn context(&mut self, run: RunKey) -> Result<Arc<Context>, String> {
+        if let Some(context) = self.contexts.get(&run) {
+            return Ok(context.clone());
+        }
+        let path = self.options.data_dir.context(run.0);
+        let context =
+            Context::load(&path).map_err(|e| format!("its run's environment cannot be read: {e}"))?;
+        let context = Arc::new(context);
+        self.contexts.insert(run, context.clone());
+        Ok(context)
+    }
+
+    pub(super) fn stop_attempt(&mut self, key: AttemptKey, kill: bool) {
+        if let Some(link) = self.link.as_mut().filter(|_| self.flying.contains_key(&key)) {
+            link.queue(&ToRunner::Stop { key, kill });
+        }
+    }
+
+    pub(super) async fn flush(&mut self) -> Result<(), Refusal> {
+        let broken = match &mut self.link {
+            Some(link) => link.flush().await.is_err(),
+            None => false,
+        };
+        if broken { self.reconnect().await } else { Ok(()) }
+    }
+
+    /// Connects to the runner; answers what it knows of. What it has and we do not want is ended.
+    pub(super) async fn connect(&mut self) -> Result<HashMap<AttemptKey, KnownState>, Refusal> {
+        self.link = None;
+        self.sent.clear();
+        let address = RunnerAddress {
+            data_dir: self.options.data_dir.root().to_owned(),
+            exe: self.options.exe.clone(),
+            epoch: self.epoch,
+            slots: self.options.slots,
+        };
+        let mut link = RunnerLink::connect(&address).await?;
+        let known: HashMap<AttemptKey, KnownState> =
+            std::mem::take(&mut link.known).into_iter().map(|known| (known.key, known.state)).collect();
+        for (key, state) in &known {
+            if !self.flying.contains_key(key) && *state != KnownState::Ended {
+                link.queue(&ToRunner::Stop { key: *key, kill: true });
+            }
+        }
+        self.link = Some(link);
+        Ok(known)
+    }
+
+    /// After a lost connection (or before the first): connects and hands over again what the runner has not
+    /// heard of. It starts nothing twice.
+    pub(super) async fn reconnect(&mut self) -> Result<(), Refusal> {
+        let known = self.connect().await?;
+        let unknown: Vec<Arc<Claimed>> = self
+            .flying
+            .iter()
+            .filter(|(key, _)| !known.contains_key(*key))
+            .map(|(_, claim)| claim.clone())
+            .collect();
+        for claim in unknown {
+            let run = claim.run.key;
+            let tied = self.owners.get(&run) == Some(&SELF);
+            let started = self.context(run).and_then(|context| {
+                let start = self.dispatch.start(&claim, &context, tied)?;
+                self.send_start(run, &context, start);
+                Ok(())
+            });
+            if let Err(why) = started {
+                self.flying.remove(&key_of(&claim));
+                self.reports.push(report::never_started(&claim, why, self.clock.now()));
+            }
+        }
+        match &mut self.link {
+            Some(link) => link.flush().await.map_err(|e| {
+                Refusal::new(ErrorCode::Unavailable, format!("the runner closes its connection at once: {e}"))
+            }),
+            None => Ok(()),
+        }
+    }
+}

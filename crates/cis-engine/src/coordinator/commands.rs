@@ -1,0 +1,148 @@
+//! What is asked of the coordinator, and what follows for the runs it hosts.
+
+use std::sync::Arc;
+
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::RunKey;
+use cis_core::run::{RunStatus, StopReason};
+use cis_core::source::Timestamp;
+use cis_runner::protocol::{AttemptKey, ToRunner};
+use cis_store::port::{Publish, RunRef, Settle, StartRun, Store};
+
+use super::Coordinator;
+use super::handle::{Ask, Owner};
+use crate::command::{About, Command, Reply, Start};
+
+impl<S: Store> Coordinator<S> {
+    pub(super) async fn handle(&mut self, ask: Ask) -> Result<(), Refusal> {
+        match ask {
+            Ask::Command { command, owner, reply } => {
+                let answer = self.command(command, owner).await.unwrap_or_else(Reply::Refused);
+                let _ = reply.send(answer);
+            }
+            Ask::Gone(owner) => {
+                let runs: Vec<RunKey> =
+                    self.owners.iter().filter(|(_, by)| **by == owner).map(|(run, _)| *run).collect();
+                for run in runs {
+                    self.stop_run(run, StopReason::OwnerGone).await?;
+                }
+            }
+            Ask::Leave(reply) => self.leaving = Some(reply),
+        }
+        Ok(())
+    }
+
+    pub(super) async fn command(&mut self, command: Command, owner: Owner) -> Result<Reply, Refusal> {
+        let now = self.clock.now();
+        match command {
+            Command::Publish { dag, content_hash, new_revision, by } => {
+                let request = Publish { dag: dag.0, content_hash, new_revision, by, now, expires_at: None };
+                Ok(Reply::Published(self.store.publish(request).await?))
+            }
+            Command::Settle { definition, content_hash, confirm, by } => {
+                let request = Settle { definition, content_hash, confirm, by, now };
+                Ok(Reply::Settled(self.store.settle(request).await?))
+            }
+            Command::Start(start) => self.start_run(*start, owner).await.map(Reply::Started),
+            Command::Attach { run } => {
+                self.own(run, owner);
+                Ok(Reply::Attached)
+            }
+            Command::Stop { run, kill } => {
+                let status = self.stop_run(run, StopReason::Cancel).await?;
+                if kill {
+                    let keys: Vec<AttemptKey> =
+                        self.flying.iter().filter(|(_, c)| c.run.key == run).map(|(key, _)| *key).collect();
+                    keys.into_iter().for_each(|key| self.stop_attempt(key, true));
+                }
+                Ok(Reply::Stopping(status))
+            }
+            Command::Hello => Ok(Reply::Hello(About {
+                pid: std::process::id(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                epoch: self.epoch.0,
+                durability: self.options.durability,
+                slots: self.options.slots,
+            })),
+        }
+    }
+
+    pub(super) async fn start_run(&mut self, start: Start, owner: Owner) -> Result<RunRef, Refusal> {
+        let request = StartRun {
+            run_id: start.run_id,
+            definition: start.definition,
+            params: start.params,
+            max_parallel: start.max_parallel,
+            attached: start.attached,
+            fates: start.fates,
+            resumed_from: start.resumed_from,
+            by_confirmation: start.by_confirmation,
+            by: start.by,
+            now: self.clock.now(),
+        };
+        let run = self.store.start_run(request).await?;
+        if run.status.is_terminal() {
+            return Ok(run);
+        }
+        start.context.save(&self.options.data_dir.context(run.key.0)).map_err(|e| {
+            Refusal::new(ErrorCode::Unavailable, format!("cannot keep the run's environment: {e}"))
+        })?;
+        self.contexts.insert(run.key, Arc::new(start.context));
+        self.unfinished.insert(run.key);
+        self.idle.send_replace(false);
+        if start.attached {
+            self.own(run.key, owner);
+        }
+        (self.poke, self.more_work, self.next_due) = (true, true, Some(Timestamp(0)));
+        Ok(run)
+    }
+
+    pub(super) fn own(&mut self, run: RunKey, owner: Owner) {
+        self.orphans.retain(|orphan| *orphan != run);
+        if self.unfinished.contains(&run) {
+            self.owners.insert(run, owner);
+        }
+    }
+
+    pub(super) async fn stop_run(&mut self, run: RunKey, reason: StopReason) -> Result<RunStatus, Refusal> {
+        let status = self.store.stop_run(run, reason, self.clock.now()).await?;
+        // A run that had not begun is over by this very commit; the loop finds out as it works off the rest.
+        self.more_work = true;
+        if status.is_terminal() {
+            self.run_over(run);
+        }
+        self.changes.send_modify(|count| *count += 1);
+        Ok(status)
+    }
+
+    pub(super) async fn end_orphans(&mut self) -> Result<(), Refusal> {
+        self.orphans_due = None;
+        for run in std::mem::take(&mut self.orphans) {
+            self.stop_run(run, StopReason::OwnerGone).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn ended(&mut self, runs: Vec<RunRef>) {
+        for run in runs {
+            self.run_over(run.key);
+        }
+    }
+
+    pub(super) fn run_over(&mut self, run: RunKey) {
+        self.dispatch.forget(run);
+        self.contexts.remove(&run);
+        self.owners.remove(&run);
+        self.unfinished.remove(&run);
+        if let Some(link) = self.link.as_mut().filter(|_| self.sent.remove(&run)) {
+            link.queue(&ToRunner::Forget { context: run.0 });
+        }
+        // A file that stays behind is found and removed when its run is pruned.
+        let _ = std::fs::remove_file(self.options.data_dir.context(run.0));
+        self.idle.send_if_modified(|idle| {
+            let changed = *idle != self.unfinished.is_empty();
+            *idle = self.unfinished.is_empty();
+            changed
+        });
+    }
+}

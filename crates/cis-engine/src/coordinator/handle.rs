@@ -1,0 +1,76 @@
+//! How others reach the coordinator's loop.
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::command::{Command, Reply};
+
+/// Who asks: a connection, or this process itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner(pub u64);
+
+/// This process itself. Its runs' tasks are tied to it: they end when it is killed.
+pub const SELF: Owner = Owner(0);
+
+/// A message to the loop.
+#[derive(Debug)]
+pub enum Ask {
+    Command {
+        command: Command,
+        owner: Owner,
+        reply: oneshot::Sender<Reply>,
+    },
+    /// A connection closed: what it owned ends.
+    Gone(Owner),
+    /// Stop once the present step is done; answers how many runs are left for others.
+    Leave(oneshot::Sender<usize>),
+}
+
+/// How others reach the loop. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    pub(super) asks: mpsc::Sender<Ask>,
+    pub(super) changes: watch::Receiver<u64>,
+    pub(super) idle: watch::Receiver<bool>,
+}
+
+impl Handle {
+    /// Asks and waits for the answer.
+    pub async fn call(&self, command: Command, owner: Owner) -> Reply {
+        let (reply, answer) = oneshot::channel();
+        if self.asks.send(Ask::Command { command, owner, reply }).await.is_err() {
+            return Reply::Going;
+        }
+        answer.await.unwrap_or(Reply::Going)
+    }
+
+    /// [`Handle::call`], for threads outside the loop's runtime.
+    pub fn call_blocking(&self, command: Command, owner: Owner) -> Reply {
+        let (reply, answer) = oneshot::channel();
+        if self.asks.blocking_send(Ask::Command { command, owner, reply }).is_err() {
+            return Reply::Going;
+        }
+        answer.blocking_recv().unwrap_or(Reply::Going)
+    }
+
+    /// Says that a connection closed.
+    pub async fn gone(&self, owner: Owner) {
+        let _ = self.asks.send(Ask::Gone(owner)).await;
+    }
+
+    /// Ends the loop; answers how many runs are left for others.
+    pub fn leave_blocking(&self) -> usize {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.asks.blocking_send(Ask::Leave(reply));
+        answer.blocking_recv().unwrap_or(0)
+    }
+
+    /// Changes with every commit.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.clone()
+    }
+
+    /// True while no run is unfinished.
+    pub fn idle(&self) -> watch::Receiver<bool> {
+        self.idle.clone()
+    }
+}

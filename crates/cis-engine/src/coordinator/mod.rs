@@ -1,0 +1,367 @@
+//! The loop that decides what happens next. It alone talks to the store and to the runner.
+//!
+//! ```text
+//!            ┌───────────── asks (commands, owners that went away) ─────────────┐
+//!            ▼                                                                  │
+//!   wait ─► settle: advance │ work │ sweep │ note ── commit ──► Start/Stop/Ack ─┤
+//!            ▲                                                                  │
+//!            └───────────── runner: how attempts ended ─────────────────────────┘
+//! ```
+//!
+//! While one transaction commits, whatever arrives is collected; the next one takes all of it.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`handle`] | how others reach the loop |
+//! | `attempts` | attempts on their way to the runner and back |
+//! | `commands` | what is asked, and what follows for the runs |
+
+mod attempts;
+mod commands;
+pub mod handle;
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cis_core::error::Refusal;
+use cis_core::id::{Epoch, RunKey};
+use cis_core::source::{Clock, Millis, Random, Timestamp};
+use cis_core::task::TaskStatus;
+use cis_runner::protocol::{AttemptKey, ToRunner};
+use cis_store::port::{Advance, Claim, Claimed, Ending, Opening, Report, Started, Store};
+use cis_store::sqlite::Durability;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::context::Context;
+use crate::data_dir::DataDir;
+use crate::dispatch::Dispatch;
+use crate::report;
+use crate::runner_link::RunnerLink;
+use crate::system;
+
+pub use crate::dispatch::Limits;
+pub use handle::{Ask, Handle, Owner, SELF};
+
+/// Tasks handed to the runner beyond its free slots, so that it never waits for a commit. The runner's journal
+/// tells started from unstarted, so a crash loses none of them.
+const CLAIM_AHEAD: usize = 8;
+
+/// How long a commit may wait for more outcomes while the runner still has enough to do.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// How long the run of a foreground process that lost its coordinator may stay unclaimed.
+const ORPHAN_GRACE: Millis = Millis(5_000);
+
+/// Asks that may wait for the loop.
+const INBOX_MAX: usize = 256;
+
+/// What kinds of task this coordinator's runner can do.
+const KINDS: [&str; 2] = ["shell", "skill"];
+
+/// How a coordinator is set up.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub data_dir: DataDir,
+    /// The program that is also the runner.
+    pub exe: PathBuf,
+    pub slots: u32,
+    pub durability: Durability,
+    pub limits: Limits,
+}
+
+/// The coordinator's state.
+pub struct Coordinator<S> {
+    store: S,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    random: Arc<dyn Random>,
+    epoch: Epoch,
+    dispatch: Dispatch,
+    asks: mpsc::Receiver<Ask>,
+    changes: watch::Sender<u64>,
+    idle: watch::Sender<bool>,
+    link: Option<RunnerLink>,
+    /// Attempts handed to the runner and not yet over.
+    flying: HashMap<AttemptKey, Arc<Claimed>>,
+    contexts: HashMap<RunKey, Arc<Context>>,
+    /// Contexts the runner has been sent on this connection.
+    sent: HashSet<RunKey>,
+    owners: HashMap<RunKey, Owner>,
+    /// Attached runs nobody has claimed since this coordinator started.
+    orphans: Vec<RunKey>,
+    orphans_due: Option<Timestamp>,
+    unfinished: HashSet<RunKey>,
+    reports: Vec<Report>,
+    started: Vec<Started>,
+    /// Something may have become claimable.
+    poke: bool,
+    more_work: bool,
+    next_due: Option<Timestamp>,
+    leaving: Option<oneshot::Sender<usize>>,
+}
+
+impl<S> std::fmt::Debug for Coordinator<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Coordinator").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+impl<S: Store> Coordinator<S> {
+    /// Begins a coordinator's life on a store nobody else writes to: a higher epoch, and whatever an earlier one
+    /// left unfinished taken up again.
+    pub async fn start(
+        store: S,
+        options: Options,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+    ) -> Result<(Self, Handle), Refusal> {
+        let opening = store.open_epoch(clock.now()).await?;
+        let (asks_in, asks) = mpsc::channel(INBOX_MAX);
+        let (changes, changes_out) = watch::channel(0);
+        let (idle, idle_out) = watch::channel(opening.unfinished.is_empty());
+        let mut this = Self {
+            dispatch: Dispatch::new(options.data_dir.clone(), options.limits),
+            store,
+            options,
+            clock,
+            random,
+            epoch: opening.epoch,
+            asks,
+            changes,
+            idle,
+            link: None,
+            flying: HashMap::new(),
+            contexts: HashMap::new(),
+            sent: HashSet::new(),
+            owners: HashMap::new(),
+            orphans: Vec::new(),
+            orphans_due: None,
+            unfinished: HashSet::new(),
+            reports: Vec::new(),
+            started: Vec::new(),
+            poke: true,
+            more_work: true,
+            next_due: Some(Timestamp(0)),
+            leaving: None,
+        };
+        this.take_up(opening).await?;
+        Ok((this, Handle { asks: asks_in, changes: changes_out, idle: idle_out }))
+    }
+
+    /// Takes up what an earlier coordinator left.
+    async fn take_up(&mut self, opening: Opening) -> Result<(), Refusal> {
+        self.unfinished = opening.unfinished.iter().map(|unfinished| unfinished.run.key).collect();
+        self.orphans = opening.unfinished.iter().filter(|u| u.attached).map(|u| u.run.key).collect();
+        if !self.orphans.is_empty() {
+            self.orphans_due = Some(self.clock.now().after(ORPHAN_GRACE));
+        }
+        let same_boot = self.note_boot();
+        if opening.live.is_empty() {
+            return Ok(());
+        }
+        let cancelling: HashSet<AttemptKey> = (opening.live.iter())
+            .filter(|live| live.status == TaskStatus::Cancelling)
+            .map(|live| key_of(&live.claim))
+            .collect();
+        for live in opening.live {
+            self.flying.insert(key_of(&live.claim), live.claim);
+        }
+        let known = self.connect().await?;
+        let now = self.clock.now();
+        let unknown: Vec<AttemptKey> =
+            self.flying.keys().filter(|key| !known.contains_key(*key)).copied().collect();
+        for key in unknown {
+            // Never started: nothing of it can be alive. After a restart of the machine that cannot be told
+            // (the runner's journal is not forced to disk), so it counts as interrupted.
+            let Some(claim) = self.flying.remove(&key) else { continue };
+            if cancelling.contains(&key) {
+                let mut report = report::interrupted(claim.execution, claim.fence, now);
+                report.ending = Ending::Stopped;
+                self.reports.push(report);
+            } else if same_boot {
+                self.launch(claim).await?;
+            } else {
+                self.reports.push(report::interrupted(claim.execution, claim.fence, now));
+            }
+        }
+        for key in cancelling {
+            self.stop_attempt(key, false);
+        }
+        self.flush().await
+    }
+
+    /// Is the machine still in the boot the last coordinator saw? Notes the present one.
+    fn note_boot(&self) -> bool {
+        let (path, now) = (self.options.data_dir.boot(), system::boot_id());
+        let same = std::fs::read_to_string(&path).is_ok_and(|before| before == now);
+        if !same {
+            // If it cannot be written, the next coordinator will believe in a restart: safe, merely cautious.
+            let _ = std::fs::write(&path, &now);
+        }
+        same
+    }
+
+    /// Runs until it is asked to leave, or the store or the runner is lost for good.
+    pub async fn run(mut self) -> Result<S, Refusal> {
+        loop {
+            self.settle().await?;
+            if let Some(reply) = self.leaving.take() {
+                let _ = reply.send(self.unfinished.len());
+                return Ok(self.store);
+            }
+            self.wait().await?;
+            self.gather().await?;
+        }
+    }
+
+    /// Does everything there is to do now.
+    async fn settle(&mut self) -> Result<(), Refusal> {
+        loop {
+            let now = self.clock.now();
+            let due = self.next_due.is_some_and(|due| due <= now);
+            if !self.reports.is_empty() || self.poke {
+                self.advance(now).await?;
+            } else if self.more_work {
+                self.work(now).await?;
+            } else if due {
+                let swept = self.store.sweep(now).await?;
+                self.next_due = swept.next_due;
+                self.more_work |= swept.more_work;
+                self.poke = true;
+                self.ended(swept.ended);
+            } else if self.orphans_due.is_some_and(|due| due <= now) {
+                self.end_orphans().await?;
+            } else if !self.started.is_empty() {
+                self.store.note_started(std::mem::take(&mut self.started)).await?;
+            } else {
+                return self.flush().await;
+            }
+            self.changes.send_modify(|count| *count += 1);
+            self.flush().await?;
+        }
+    }
+
+    /// Records what ended and claims what is next, in one transaction.
+    async fn advance(&mut self, now: Timestamp) -> Result<(), Refusal> {
+        self.poke = false;
+        let reports = std::mem::take(&mut self.reports);
+        let keys: Vec<AttemptKey> = (reports.iter())
+            .map(|report| AttemptKey { execution: report.execution.0, fence: report.fence.0 })
+            .collect();
+        let room = (self.options.slots as usize + CLAIM_AHEAD).saturating_sub(self.flying.len());
+        let claim = Claim {
+            epoch: self.epoch,
+            holder: "local".to_owned(),
+            limit: if self.leaving.is_some() { 0 } else { u32::try_from(room).unwrap_or(u32::MAX) },
+            kinds: KINDS.to_vec(),
+            scopes: None,
+        };
+        let advanced = self.store.advance(Advance { reports, claim: Some(claim), now }).await?;
+        if let Some(link) = self.link.as_mut().filter(|_| !keys.is_empty()) {
+            link.queue(&ToRunner::Ack { keys });
+        }
+        self.more_work |= advanced.more_work;
+        self.due(advanced.next_due);
+        for claim in advanced.claimed {
+            self.launch(claim).await?;
+        }
+        for (execution, fence) in advanced.stop {
+            self.stop_attempt(AttemptKey { execution: execution.0, fence: fence.0 }, false);
+        }
+        self.ended(advanced.ended);
+        Ok(())
+    }
+
+    /// One chunk of the large steps under way.
+    async fn work(&mut self, now: Timestamp) -> Result<(), Refusal> {
+        let worked = self.store.work(now).await?;
+        self.more_work = worked.more;
+        self.due(worked.next_due);
+        for (execution, fence) in worked.stop {
+            self.stop_attempt(AttemptKey { execution: execution.0, fence: fence.0 }, false);
+        }
+        self.ended(worked.ended);
+        self.poke = true;
+        Ok(())
+    }
+
+    fn due(&mut self, at: Option<Timestamp>) {
+        self.next_due = match (self.next_due, at) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
+    /// Waits for anything to happen.
+    async fn wait(&mut self) -> Result<(), Refusal> {
+        let due = match (self.next_due, self.orphans_due) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let pause = due.map(|due| Duration::from_millis(due.since(self.clock.now()).0));
+        let timer = async {
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        let runner = async {
+            match &mut self.link {
+                Some(link) => link.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ask = self.asks.recv() => match ask {
+                Some(ask) => self.handle(ask).await?,
+                // Every handle is gone: nobody can ask for anything any more.
+                None => self.leaving = Some(oneshot::channel().0),
+            },
+            message = runner => match message {
+                Ok(message) => self.hear(message).await?,
+                Err(_) => self.reconnect().await?,
+            },
+            () = timer => {}
+        }
+        Ok(())
+    }
+
+    /// Takes in whatever else has arrived. While the runner still has enough to do, waits a moment for more, so
+    /// that one commit serves several outcomes.
+    async fn gather(&mut self) -> Result<(), Refusal> {
+        self.hear_all().await?;
+        let enough = self.options.slots as usize + CLAIM_AHEAD / 2;
+        let mut waited = false;
+        while !self.reports.is_empty() && self.flying.len() >= enough && !waited {
+            let Some(link) = &mut self.link else { break };
+            match tokio::time::timeout(GATHER, link.next()).await {
+                Ok(Ok(message)) => self.hear(message).await?,
+                Ok(Err(_)) => self.reconnect().await?,
+                Err(_) => waited = true,
+            }
+            self.hear_all().await?;
+        }
+        while let Ok(ask) = self.asks.try_recv() {
+            self.handle(ask).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes in the runner's messages that are already here.
+    async fn hear_all(&mut self) -> Result<(), Refusal> {
+        while let Some(link) = &mut self.link {
+            match link.pull() {
+                Ok(Some(message)) => self.hear(message).await?,
+                Ok(None) => break,
+                Err(_) => self.reconnect().await?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn key_of(claim: &Claimed) -> AttemptKey {
+    AttemptKey { execution: claim.execution.0, fence: claim.fence.0 }
+}
