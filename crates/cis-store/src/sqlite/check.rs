@@ -1,6 +1,7 @@
 //! The invariants of a store, checked over all of it: what tests assert after every storm.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use cis_core::event::Folded;
 use cis_core::id::{Position, TaskIx};
@@ -28,10 +29,11 @@ pub fn violations(store: &Reader) -> Answer<Vec<String>> {
     let runs = store.runs(None, u32::MAX)?;
     let mut definitions = HashMap::new();
     for run in &runs {
-        if !definitions.contains_key(&run.definition) {
-            definitions.insert(run.definition, store.definition(run.definition)?);
-        }
-        wrong.extend(unfolded(store, run, &definitions[&run.definition])?);
+        let dag = match definitions.entry(run.definition) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(store.definition(run.definition)?),
+        };
+        wrong.extend(unfolded(store, run, dag)?);
     }
     Ok(wrong)
 }

@@ -92,7 +92,7 @@ impl SqliteStore {
 
 impl Store for SqliteStore {
     async fn open_epoch(&self, now: Timestamp) -> Answer<Opening> {
-        self.writer.call(now, |tx| runs::open_epoch(tx)).await
+        self.writer.call(now, runs::open_epoch).await
     }
 
     async fn publish(&self, request: Publish) -> Answer<Published> {
@@ -116,11 +116,11 @@ impl Store for SqliteStore {
     }
 
     async fn work(&self, now: Timestamp) -> Answer<Worked> {
-        self.writer.call(now, |tx| steps::work(tx)).await
+        self.writer.call(now, steps::work).await
     }
 
     async fn sweep(&self, now: Timestamp) -> Answer<Swept> {
-        self.writer.call(now, |tx| sweep::sweep(tx)).await
+        self.writer.call(now, sweep::sweep).await
     }
 
     async fn note_started(&self, started: Vec<Started>) -> Answer<()> {

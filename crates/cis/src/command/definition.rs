@@ -63,7 +63,7 @@ pub(super) fn load(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Result
 }
 
 fn invalid(file: &str, problems: Vec<Problem>) -> Failure {
-    Failure { report: Report::invalid(file, problems), exit: 2 }
+    Failure { report: Box::new(Report::invalid(file, problems)), exit: 2 }
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, Failure> {

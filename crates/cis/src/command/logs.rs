@@ -188,7 +188,7 @@ impl Printer {
     fn end(&mut self, dag: &Dag, ix: TaskIx) -> Result<(), Trouble> {
         for stream in 0..3 {
             if let Some(rest) = self.partial.remove(&(ix.0, stream)) {
-                self.line(dag, ix, stream, &String::from_utf8_lossy(&rest).into_owned(), None)?;
+                self.line(dag, ix, stream, &String::from_utf8_lossy(&rest), None)?;
             }
         }
         Ok(())

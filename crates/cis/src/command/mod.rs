@@ -43,7 +43,8 @@ use crate::term::Report;
 /// An error and the exit code it ends with.
 #[derive(Debug)]
 pub struct Failure {
-    pub report: Report,
+    /// Boxed: errors are rare, and every result carries room for one.
+    pub report: Box<Report>,
     pub exit: u8,
 }
 
@@ -191,12 +192,12 @@ impl Failure {
     }
 
     fn usage(message: impl Into<String>) -> Self {
-        Self { report: Report::new("Usage", message), exit: 2 }
+        Self { report: Box::new(Report::new("Usage", message)), exit: 2 }
     }
 
-    fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.report = self.report.hint(hint);
-        self
+    fn hint(self, hint: impl Into<String>) -> Self {
+        let hinted = self.report.hint(hint);
+        Self { report: Box::new(hinted), exit: self.exit }
     }
 }
 
@@ -216,7 +217,7 @@ impl From<Refusal> for Failure {
         if let Some(hint) = refusal.hint {
             report = report.hint(hint);
         }
-        Self { report, exit }
+        Self { report: Box::new(report), exit }
     }
 }
 
@@ -228,6 +229,6 @@ impl From<StoreError> for Failure {
 
 impl From<ConfigError> for Failure {
     fn from(e: ConfigError) -> Self {
-        Self { report: e.report(), exit: 2 }
+        Self { report: Box::new(e.report()), exit: 2 }
     }
 }

@@ -12,7 +12,7 @@ pub(super) fn init(json: bool, force: bool) -> Outcome {
     let here = std::env::current_dir().map_err(|e| Failure::usage(format!("no current directory: {e}")))?;
     let outcome = init::init(&here, force, init::installed).map_err(|e| {
         let exit = if matches!(e, InitError::Exists(_)) { 4 } else { 1 };
-        Failure { report: e.report(), exit }
+        Failure { report: Box::new(e.report()), exit }
     })?;
     if json {
         anstream::println!("{}", outcome.to_json());

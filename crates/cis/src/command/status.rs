@@ -93,10 +93,8 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
     if let Some(reason) = run.stop_reason.filter(|_| run.status != RunStatus::Completed) {
         anstream::println!("  stopped: {}", reason.word().replace('_', " "));
     }
-    if let Some(from) = run.resumed_from {
-        if let Some(from) = found.reader.run(from)? {
-            anstream::println!("  carries on from {}", from.label());
-        }
+    if let Some(from) = run.resumed_from.map(|from| found.reader.run(from)).transpose()?.flatten() {
+        anstream::println!("  carries on from {}", from.label());
     }
     let (tasks, whole) = tasks_to_show(found, run)?;
     if !tasks.is_empty() {
