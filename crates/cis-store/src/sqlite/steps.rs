@@ -191,7 +191,8 @@ fn create_task(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, waits: u32) -> Answer<(
         Fate::Run => (TaskStatus::Pending, None),
     };
     let hold = if ready { tasks::enter_window(tx, run)? } else { 0 };
-    let order = if ready { tx.last_position()? } else { 0 };
+    // No event of its own makes it ready, but the one that created its run.
+    let order = if ready { tx.run(run)?.first_position } else { 0 };
     let deadline = if ready { tasks::queue_deadline(tx, run, ix, tx.now)? } else { None };
     let completed_at = status.is_terminal().then_some(tx.now.0);
     tx.conn

@@ -21,6 +21,8 @@ pub(super) fn sweep(tx: &mut Tx<'_>) -> Answer<Swept> {
     time_out_waiting_tasks(tx)?;
     time_out_runs(tx)?;
     expire_requests(tx)?;
+    // Deadlines that were met must not be found again.
+    tx.finish()?;
     Ok(Swept {
         ended: std::mem::take(&mut tx.ended),
         next_due: next_due(tx)?,

@@ -55,6 +55,8 @@ pub(super) struct RunRow {
     pub(super) max_parallel: Option<u32>,
     pub(super) fates: Option<Arc<str>>,
     pub(super) first: ExecutionId,
+    /// The event that created it.
+    pub(super) first_position: i64,
     pub(super) resumed_from: Option<RunKey>,
     pub(super) started_at: Option<Timestamp>,
     pub(super) completed_at: Option<Timestamp>,
@@ -175,17 +177,11 @@ impl<'a> Tx<'a> {
     /// The position the next event will have. A task that becomes ready by that event takes it for its place in
     /// the ready order: behind everything that was ready before.
     pub(super) fn next_position(&mut self) -> Answer<i64> {
-        Ok(self.last_position()? + 1)
-    }
-
-    /// The position of the last event: the place in the ready order of tasks that are created ready, without an
-    /// event of their own.
-    pub(super) fn last_position(&mut self) -> Answer<i64> {
         if self.last_position == 0 {
             self.last_position =
                 self.conn.prepare_cached("SELECT coalesce(max(position), 0) FROM events")?.query_row([], |r| r.get(0))?;
         }
-        Ok(self.last_position)
+        Ok(self.last_position + 1)
     }
 
     /// The row of `run`, loaded once per operation.
@@ -261,7 +257,8 @@ impl<'a> Tx<'a> {
         let row = conn.prepare_cached(
             "SELECT d.scope, r.status, r.version, r.stop_reason, r.priority, r.max_parallel, r.fates,
                     r.first_execution, r.resumed_from, r.started_at, r.completed_at, r.deadline, r.tasks_left,
-                    r.completed, r.failed, r.debts, r.cancelled, r.skipped, r.sinks_completed, r.window
+                    r.completed, r.failed, r.debts, r.cancelled, r.skipped, r.sinks_completed, r.window,
+                    r.first_position
              FROM dag_runs r JOIN dags d USING (dag_key) WHERE run_key = ?1",
         )?
         .query_row([key.0], |row| {
@@ -287,6 +284,7 @@ impl<'a> Tx<'a> {
                 skipped: row.get(17)?,
                 sinks_completed: row.get(18)?,
                 window: row.get(19)?,
+                first_position: row.get(20)?,
                 dirty: false,
             })
         })

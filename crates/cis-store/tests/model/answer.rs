@@ -1,0 +1,60 @@
+//! What a command answers and what an onlooker sees, in words both the model and the store can be put in.
+
+use cis_core::error::ErrorCode;
+use cis_core::run::RunStatus;
+use cis_core::source::Timestamp;
+use cis_core::task::TaskStatus;
+use cis_store::port::{Recorded, RevisionStatus};
+
+use crate::model::At;
+
+/// What a command answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Nothing,
+    Refused(ErrorCode),
+    Published {
+        created: bool,
+        revision: usize,
+        status: RevisionStatus,
+    },
+    Settled {
+        changed: bool,
+        status: RevisionStatus,
+    },
+    Run {
+        run: usize,
+        status: RunStatus,
+    },
+    Advanced {
+        recorded: Vec<Recorded>,
+        /// Run, task, attempt.
+        claimed: Vec<(usize, usize, u32)>,
+        ended: Vec<(usize, RunStatus)>,
+        more_work: bool,
+    },
+    Stopped(RunStatus),
+    Worked {
+        stop: Vec<At>,
+        ended: Vec<(usize, RunStatus)>,
+    },
+    Swept {
+        ended: Vec<(usize, RunStatus)>,
+        next_due: Option<Timestamp>,
+        more_work: bool,
+    },
+    Opened {
+        live: Vec<(usize, usize, TaskStatus)>,
+        unfinished: Vec<usize>,
+    },
+}
+
+/// What an onlooker sees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Picture {
+    pub(crate) revisions: Vec<(i64, RevisionStatus)>,
+    /// Status and version; the same and the attempt of every task.
+    pub(crate) runs: Vec<(RunStatus, i64, Vec<(TaskStatus, i64, u32)>)>,
+    /// In the order of claims.
+    pub(crate) claimable: Vec<At>,
+}

@@ -1,0 +1,92 @@
+//! Proof that random commands get to where faults hide: what was reached, counted.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Something worth reaching.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reached {
+    Retry,
+    FreeTry,
+    Skip,
+    Held,
+    Debt,
+    FirstSuccess,
+    QueueTimeout,
+    RunTimeout,
+    RunQueueTimeout,
+    Expired,
+    Conflict,
+    AskedAgain,
+    SameRunAgain,
+    Carried,
+    LeftOut,
+    StaleReport,
+    StaleEpoch,
+    CancelQueued,
+    CancelRunning,
+    /// A task completed though its run was stopping.
+    CompletionDuringStop,
+    /// Everything completed though the run was cancelled.
+    CancelLostRace,
+    ReopenMidWork,
+    ReopenWithLive,
+    RunFailed,
+    RunCompleted,
+    RunCancelled,
+    RunTimedOut,
+}
+
+impl Reached {
+    pub(crate) const ALL: [Self; 27] = [
+        Self::Retry,
+        Self::FreeTry,
+        Self::Skip,
+        Self::Held,
+        Self::Debt,
+        Self::FirstSuccess,
+        Self::QueueTimeout,
+        Self::RunTimeout,
+        Self::RunQueueTimeout,
+        Self::Expired,
+        Self::Conflict,
+        Self::AskedAgain,
+        Self::SameRunAgain,
+        Self::Carried,
+        Self::LeftOut,
+        Self::StaleReport,
+        Self::StaleEpoch,
+        Self::CancelQueued,
+        Self::CancelRunning,
+        Self::CompletionDuringStop,
+        Self::CancelLostRace,
+        Self::ReopenMidWork,
+        Self::ReopenWithLive,
+        Self::RunFailed,
+        Self::RunCompleted,
+        Self::RunCancelled,
+        Self::RunTimedOut,
+    ];
+}
+
+thread_local! {
+    // Each test runs its sequences on a thread of its own.
+    static COUNTS: RefCell<BTreeMap<Reached, usize>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Counts what a command led to.
+pub(crate) fn count(reached: &[Reached]) {
+    COUNTS.with_borrow_mut(|counts| reached.iter().for_each(|what| *counts.entry(*what).or_default() += 1));
+}
+
+/// Everything must have been reached, and not by a single lucky sequence.
+pub(crate) fn assert_all(at_least: usize) {
+    COUNTS.with_borrow(|counts| {
+        let rare: Vec<_> = Reached::ALL
+            .into_iter()
+            .map(|what| (what, counts.get(&what).copied().unwrap_or_default()))
+            .filter(|(_, count)| *count < at_least)
+            .collect();
+        assert!(rare.is_empty(), "hardly ever reached: {rare:?}; all: {counts:?}");
+    });
+}

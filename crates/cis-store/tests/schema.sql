@@ -1,0 +1,155 @@
+CREATE TABLE counters (
+    name  TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE dag_confirmations (
+    definition_key INTEGER PRIMARY KEY REFERENCES dag_definitions,
+    content_hash   TEXT    NOT NULL,
+    decision       TEXT    NOT NULL CHECK (decision IN ('confirmed', 'rejected')),
+    decided_by     TEXT    NOT NULL,
+    decided_at     INTEGER NOT NULL,
+    run_key        INTEGER
+) STRICT;
+CREATE TABLE dag_definitions (
+    definition_key INTEGER PRIMARY KEY,
+    dag_key        INTEGER NOT NULL REFERENCES dags,
+    revision       INTEGER NOT NULL CHECK (revision > 0),
+    content_hash   TEXT    NOT NULL CHECK (length(content_hash) = 64),
+    tasks_json     TEXT    NOT NULL,
+    tasks_count    INTEGER NOT NULL CHECK (tasks_count > 0),
+    target_node    TEXT,
+    status         TEXT    NOT NULL CHECK (status IN ('pending', 'confirmed', 'rejected', 'expired')),
+    version        INTEGER NOT NULL DEFAULT 1,
+    created_by     TEXT    NOT NULL,
+    created_at     INTEGER NOT NULL,
+    updated_at     INTEGER NOT NULL,
+    expires_at     INTEGER,
+    UNIQUE (dag_key, revision)
+) STRICT;
+CREATE TABLE dag_runs (
+    run_key         INTEGER PRIMARY KEY,
+    run_id          TEXT    NOT NULL UNIQUE,
+    dag_key         INTEGER NOT NULL REFERENCES dags,
+    definition_key  INTEGER NOT NULL REFERENCES dag_definitions,
+    number          INTEGER NOT NULL,
+    status          TEXT    NOT NULL CHECK (status IN ('queued', 'running', 'cancelling', 'compensating',
+                                                       'completed', 'failed', 'cancelled', 'timed_out')),
+    version         INTEGER NOT NULL DEFAULT 1,
+    stop_reason     TEXT    CHECK (stop_reason IN ('cancel', 'owner_gone', 'timeout', 'first_success')),
+    params_json     TEXT    NOT NULL,
+    priority        INTEGER NOT NULL,
+    max_parallel    INTEGER CHECK (max_parallel > 0),
+    attached        INTEGER NOT NULL CHECK (attached IN (0, 1)),
+    resumed_from    INTEGER,
+    fates           TEXT,
+    created_by      TEXT    NOT NULL,
+    created_at      INTEGER NOT NULL,
+    started_at      INTEGER,
+    completed_at    INTEGER,
+    deadline        INTEGER,
+    first_position  INTEGER NOT NULL,
+    first_execution INTEGER NOT NULL,
+    tasks_total     INTEGER NOT NULL CHECK (tasks_total > 0),
+    tasks_left      INTEGER NOT NULL CHECK (tasks_left >= 0),
+    completed       INTEGER NOT NULL DEFAULT 0,
+    failed          INTEGER NOT NULL DEFAULT 0,
+    debts           INTEGER NOT NULL DEFAULT 0,
+    cancelled       INTEGER NOT NULL DEFAULT 0,
+    skipped         INTEGER NOT NULL DEFAULT 0,
+    sinks_completed INTEGER NOT NULL DEFAULT 0,
+    -- Tasks that are claimable or live; kept only where max_parallel is set, and never above it.
+    window          INTEGER NOT NULL DEFAULT 0 CHECK (window >= 0),
+    UNIQUE (dag_key, number),
+    CHECK ((completed_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled', 'timed_out'))),
+    CHECK (max_parallel IS NULL OR window <= max_parallel)
+) STRICT;
+CREATE TABLE dags (
+    dag_key        INTEGER PRIMARY KEY,
+    scope          TEXT    NOT NULL,
+    dag_id         TEXT    NOT NULL,
+    revisions      INTEGER NOT NULL DEFAULT 0,
+    runs           INTEGER NOT NULL DEFAULT 0,
+    latest_run     INTEGER,
+    updated_at     INTEGER NOT NULL,
+    UNIQUE (dag_id, scope)
+) STRICT;
+CREATE TABLE events (
+    position       INTEGER PRIMARY KEY,
+    run_key        INTEGER,
+    -- The task it is about; NULL for the run itself.
+    task_ix        INTEGER,
+    -- The revision it is about, where it is not about a run.
+    definition_key INTEGER,
+    version        INTEGER NOT NULL,
+    step           TEXT    NOT NULL,
+    status         TEXT    NOT NULL,
+    at             INTEGER NOT NULL,
+    data           TEXT,
+    CHECK ((run_key IS NULL) <> (definition_key IS NULL))
+) STRICT;
+CREATE TABLE queues (
+    queue_key INTEGER PRIMARY KEY,
+    kind      TEXT NOT NULL,
+    scope     TEXT NOT NULL,
+    UNIQUE (kind, scope)
+) STRICT;
+CREATE TABLE steps (
+    step_key INTEGER PRIMARY KEY,
+    run_key  INTEGER NOT NULL,
+    kind     TEXT    NOT NULL CHECK (kind IN ('create', 'spread', 'stop')),
+    -- The task whose end is still to be told to its dependents.
+    task_ix  INTEGER,
+    impact   TEXT CHECK (impact IN ('fine', 'failed', 'blocked')),
+    -- How far it has got.
+    cursor   INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE task_executions (
+    execution_id   INTEGER PRIMARY KEY,
+    run_key        INTEGER NOT NULL,
+    task_id        TEXT    NOT NULL,
+    status         TEXT    NOT NULL CHECK (status IN ('pending', 'waiting', 'ready', 'running', 'cancelling',
+                                                      'completed', 'failed', 'cancelled', 'timed_out', 'skipped')),
+    version        INTEGER NOT NULL DEFAULT 1,
+    attempt        INTEGER NOT NULL DEFAULT 0,
+    free_tries     INTEGER NOT NULL DEFAULT 0,
+    deps_left      INTEGER NOT NULL CHECK (deps_left >= 0),
+    deps_failed    INTEGER NOT NULL DEFAULT 0,
+    deps_blocked   INTEGER NOT NULL DEFAULT 0,
+    -- While ready: 0 claimable, 1 held back by max_parallel, 2 held back until not_before.
+    hold           INTEGER NOT NULL DEFAULT 0 CHECK (hold IN (0, 1, 2)),
+    queue_key      INTEGER NOT NULL,
+    priority       INTEGER NOT NULL,
+    ready_order    INTEGER NOT NULL DEFAULT 0,
+    not_before     INTEGER,
+    queue_deadline INTEGER,
+    fence          INTEGER,
+    holder         TEXT,
+    lease_expires  INTEGER,
+    claimed_at     INTEGER,
+    started_at     INTEGER,
+    completed_at   INTEGER,
+    exit_code      INTEGER,
+    cause          TEXT,
+    output         TEXT,
+    error          TEXT,
+    outputs_json   TEXT,
+    log_bytes      INTEGER NOT NULL DEFAULT 0,
+    log_cut_bytes  INTEGER NOT NULL DEFAULT 0,
+    CHECK (status NOT IN ('running', 'cancelling') OR (fence IS NOT NULL AND holder IS NOT NULL)),
+    CHECK (status = 'pending' OR status IN ('cancelled', 'skipped') OR deps_left = 0),
+    CHECK (hold = 0 OR status = 'ready'),
+    CHECK (hold <> 2 OR not_before IS NOT NULL)
+) STRICT;
+CREATE INDEX dags_recent ON dags (updated_at);
+CREATE INDEX definitions_expiring ON dag_definitions (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL;
+CREATE INDEX runs_due ON dag_runs (deadline) WHERE completed_at IS NULL AND deadline IS NOT NULL;
+CREATE INDEX runs_unfinished ON dag_runs (run_key) WHERE completed_at IS NULL;
+CREATE INDEX steps_of_run ON steps (run_key);
+CREATE INDEX tasks_backing_off ON task_executions (not_before) WHERE status = 'ready' AND hold = 2;
+CREATE INDEX tasks_claimable ON task_executions (queue_key, priority DESC, ready_order)
+    WHERE status = 'ready' AND hold = 0;
+CREATE INDEX tasks_held ON task_executions (run_key, priority DESC, ready_order)
+    WHERE status = 'ready' AND hold = 1;
+CREATE INDEX tasks_live ON task_executions (run_key) WHERE status IN ('running', 'cancelling');
+CREATE INDEX tasks_queue_due ON task_executions (queue_deadline)
+    WHERE status = 'ready' AND queue_deadline IS NOT NULL;
