@@ -99,12 +99,15 @@ where
     }
 
     fn answer(self: Box<Self>, failure: Option<StoreError>) {
-        let refused = self.result.unwrap_or(Err(StoreError::Closed));
+        let answer = match (self.result, failure) {
+            // Its own refusal stands, whatever became of the batch.
+            (Some(Err(own)), _) => Err(own),
+            (_, Some(failure)) => Err(failure),
+            (Some(answer), None) => answer,
+            (None, None) => Err(StoreError::Closed),
+        };
         // A caller that has gone away needs no answer.
-        let _ = self.reply.send(match (failure, refused) {
-            (Some(failure), Ok(_)) => Err(failure),
-            (_, result) => result,
-        });
+        let _ = self.reply.send(answer);
     }
 }
 
@@ -121,6 +124,10 @@ impl Thread {
             let failure = self.commit(&mut batch).err();
             if failure.is_some() {
                 self.memory.forget();
+                // A transaction left open would keep every later batch from beginning.
+                if !self.conn.is_autocommit() {
+                    let _ = self.conn.execute_batch("ROLLBACK");
+                }
             }
             for op in batch.drain(..) {
                 op.answer(failure.clone());
@@ -144,13 +151,78 @@ impl Thread {
             }
             self.conn.prepare_cached("RELEASE op")?.execute([])?;
         }
-        let committed = self.conn.prepare_cached("COMMIT")?.execute([]);
-        if let Err(e) = committed {
-            if !self.conn.is_autocommit() {
-                let _ = self.conn.execute_batch("ROLLBACK");
-            }
-            return Err(e.into());
-        }
+        self.conn.prepare_cached("COMMIT")?.execute([])?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(0);
+
+    fn insert(tx: &mut Tx<'_>, n: i64) -> Answer<usize> {
+        Ok(tx.conn.execute("INSERT INTO t VALUES (?1)", [n])?)
+    }
+
+    fn told<T: fmt::Debug>(answer: Answer<T>) -> String {
+        match answer {
+            Err(StoreError::Database(why)) => why,
+            other => panic!("not a failure of the database: {other:?}"),
+        }
+    }
+
+    /// A writer on a table of its own, and another connection to the same file.
+    fn writer(dir: &tempfile::TempDir) -> (Writer, Connection) {
+        let open = || Connection::open(dir.path().join("t.db")).unwrap();
+        let (conn, other) = (open(), open());
+        conn.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (n INTEGER PRIMARY KEY CHECK (n > 0))").unwrap();
+        conn.busy_timeout(Duration::ZERO).unwrap();
+        (Writer::start(conn).unwrap(), other)
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_batch_that_cannot_begin_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let (writer, other) = writer(&dir);
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        assert!(told(writer.call(NOW, |tx| insert(tx, 1)).await).contains("locked"));
+        other.execute_batch("COMMIT").unwrap();
+        assert_eq!(writer.call(NOW, |tx| insert(tx, 1)).await.unwrap(), 1);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_batch_that_is_lost_costs_no_later_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (writer, other) = writer(&dir);
+        // The transaction is gone under it, or no longer what it was: nobody is told of a write that is not there.
+        for end in ["ROLLBACK", "RELEASE op"] {
+            let lost = writer.call(NOW, move |tx| {
+                insert(tx, 1)?;
+                Ok(tx.conn.execute_batch(end)?)
+            });
+            assert!(told(lost.await).contains("no such savepoint"));
+            let rows: i64 = other.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
+            assert_eq!(rows, 0);
+        }
+        assert_eq!(writer.call(NOW, |tx| insert(tx, 2)).await.unwrap(), 1);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_fails_undoes_only_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let (writer, other) = writer(&dir);
+        let (one, bad, two) = tokio::join!(
+            writer.call(NOW, |tx| insert(tx, 1)),
+            writer.call(NOW, |tx| insert(tx, 2).and_then(|_| insert(tx, -1))),
+            writer.call(NOW, |tx| insert(tx, 3)),
+        );
+        assert!(one.is_ok() && two.is_ok());
+        assert!(told(bad).contains("CHECK"));
+        let sum: i64 = other.query_row("SELECT sum(n) FROM t", [], |row| row.get(0)).unwrap();
+        assert_eq!(sum, 4);
     }
 }
