@@ -13,7 +13,7 @@ use crate::bed::Bed;
 use crate::contest::{Side, Spread, compete, percentile};
 use crate::history::Driver;
 use crate::machine::Conditions;
-use crate::report::{Row, Verdict};
+use crate::report::Row;
 use crate::shape::Shape;
 
 /// The scope that is claimed from.
@@ -103,7 +103,7 @@ fn rows([empty, finished, ready]: &[Rounds; 3], at: Conditions) -> Vec<Row> {
     let behind = ratio("W6 claim p50 behind ready tasks, to none", &ready.p50, &empty.p50, f64::INFINITY);
     vec![
         ratio("W6 claim p50 with finished tasks, to empty", &finished.p50, &empty.p50, 1.1),
-        Row { bar: "–".to_owned(), verdict: Verdict::Shown, ..behind },
+        behind.without_bar(),
         ratio("W6 claim p99 behind ready tasks, to none", &ready.p99, &empty.p99, 2.0),
     ]
 }

@@ -57,7 +57,8 @@ fn sync_ms(dir: &Path) -> Result<f64> {
 /// Cores, kernel and file system, in words.
 pub(crate) fn describe(dir: &Path) -> Result<String> {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let file_system = output(Command::new("stat").args(["-f", "-c", "%T"]).arg(dir))?;
+    let table = output(Command::new("df").arg("--output=fstype").arg(dir))?;
+    let file_system = table.lines().last().unwrap_or_default();
     Ok(format!("{} cores, Linux {}, {file_system}", cores(), kernel.trim()))
 }
 

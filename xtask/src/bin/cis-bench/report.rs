@@ -63,6 +63,11 @@ impl Row {
         }
     }
 
+    /// The same without a bar: it is only there to be known.
+    pub(crate) fn without_bar(self) -> Self {
+        Self { bar: "–".to_owned(), verdict: Verdict::Shown, ..self }
+    }
+
     /// With what was measured to get it.
     pub(crate) fn detail(self, detail: String) -> Self {
         Self { detail, ..self }
@@ -102,7 +107,7 @@ impl Report {
         let machine = machine::describe(bed.path())?;
         let pairs = bed.pairs();
         Ok(Self {
-            heading: format!("{date}, commit {commit}, {pairs} pairs. {machine}. Ninja {ninja}, {make}."),
+            heading: format!("{date}, commit {commit}, pairs: {pairs}. {machine}. Ninja {ninja}, {make}."),
             rows: Vec::new(),
         })
     }

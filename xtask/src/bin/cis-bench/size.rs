@@ -28,7 +28,8 @@ pub(crate) fn size(bed: &Bed) -> Result<Vec<Row>> {
     let data_dir = bed.fresh()?;
     let mut rows = vec![validate(bed, &data_dir, &file)?];
     rows.extend(run(bed, &data_dir, &file, shape.len())?);
-    rows.push(growth::read(bed, &data_dir, "W7 `cis dag status` afterwards", &["dag", "status", "size"])?);
+    let status = growth::read(bed, &data_dir, "W7 `cis dag status` afterwards", &["dag", "status", "size"])?;
+    rows.push(status.without_bar());
     bed.drop_dir(&data_dir);
     Ok(rows)
 }

@@ -132,11 +132,10 @@ fn versus(what: &str, ours: &[f64], theirs: &[f64], bar: f64, goal: f64, at: Con
     row.detail(times(ours, theirs))
 }
 
-/// A comparison without a bar.
+/// A comparison nobody has set a bar for.
 fn shown(what: &str, ours: &[f64], theirs: &[f64], at: Conditions) -> Row {
-    let row = Row::ratio(what, Spread::of_ratios(ours, theirs), f64::INFINITY, None, at)
-        .detail(times(ours, theirs));
-    Row { bar: "–".to_owned(), verdict: Verdict::Shown, ..row }
+    let ratio = Spread::of_ratios(ours, theirs);
+    Row::ratio(what, ratio, f64::INFINITY, None, at).detail(times(ours, theirs)).without_bar()
 }
 
 fn times(ours: &[f64], theirs: &[f64]) -> String {
