@@ -14,7 +14,7 @@ use crate::clock::{NS_PER_MS, boot_ns, wall_ms};
 use crate::journal::Leader;
 use crate::log::{self, Stream};
 use crate::process::TICK_NS;
-use crate::protocol::{AttemptKey, Outcome, STARTED_AFTER_MS, Start};
+use crate::protocol::{AttemptKey, FromRunner, Outcome, STARTED_AFTER_MS, Start};
 use crate::remnant::{SWEEP_NS_MAX, SWEEP_NS_MIN};
 use crate::spawn::{Context, Descriptors, Spawner};
 use crate::stray::{Birth, COOKIE, Strays};
@@ -164,6 +164,12 @@ impl Attempt {
 
     pub(crate) fn key(&self) -> AttemptKey {
         self.start.key
+    }
+
+    /// What the coordinator hears of it while it runs.
+    pub(crate) fn started(&self) -> FromRunner {
+        let pid = self.pid.as_raw_nonzero().get().cast_unsigned();
+        FromRunner::Started { key: self.key(), pid, at_ms: self.started_ms }
     }
 
     /// When the loop has to look at it next.

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use rustix::event::epoll::{self, EventFlags};
 
-use crate::attempt::Cause;
+use crate::attempt::{Attempt, Cause};
 use crate::door::{self, Connection};
 use crate::protocol::{AttemptKey, FromRunner, Known, KnownState, Outcome, PROTOCOL, ToRunner};
 use crate::runner::{Kind, Place, Runner, complain, never_started, token};
@@ -138,6 +138,16 @@ impl Runner {
             {
                 complain("tell an outcome", &io::Error::other(error));
             }
+        }
+        self.tell_started_again(id);
+    }
+
+    /// What an earlier coordinator was told of processes that still run may have died with it.
+    fn tell_started_again(&mut self, id: u64) {
+        let told = self.attempts.values().filter(|attempt| attempt.told && attempt.exit.is_none());
+        let started: Vec<FromRunner> = told.map(Attempt::started).collect();
+        for message in started {
+            self.say(id, &message);
         }
     }
 

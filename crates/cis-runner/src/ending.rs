@@ -19,7 +19,7 @@ use crate::attempt::{Attempt, Cause, Stopping};
 use crate::clock::{NS_PER_MS, boot_ns, wall_ms};
 use crate::log;
 use crate::process::Process;
-use crate::protocol::{AttemptKey, Ended, FromRunner, Outcome};
+use crate::protocol::{AttemptKey, Ended, Outcome};
 use crate::runner::{Kind, Runner, complain, token};
 use crate::stray::{self, Left};
 
@@ -64,9 +64,7 @@ impl Runner {
             }
             if attempt.is_due_to_tell(now_ns) {
                 attempt.told = true;
-                let pid = attempt.pid.as_raw_nonzero().get().cast_unsigned();
-                let (key, at_ms) = (attempt.key(), attempt.started_ms);
-                self.say_to_current(&FromRunner::Started { key, pid, at_ms });
+                self.say_to_current(&attempt.started());
             }
         }
         let over_time = attempt.timeout_ns().is_some_and(|at| at <= now_ns);

@@ -65,9 +65,13 @@ fn work_goes_on_without_a_coordinator() {
     }
     first.wait_started(1);
     drop(first);
-    std::fs::write(&go, "x").unwrap();
     let mut second = node.connect(2, 2);
     assert_eq!(second.known.len(), 10);
+    // What the first was told may have died with it.
+    second.wait_started(1);
+    drop(second);
+    std::fs::write(&go, "x").unwrap();
+    let mut second = node.connect(3, 2);
     let ended = second.ended_many(10);
     assert_eq!(ended[0].outcome, exited(3));
     assert!(ended[1..].iter().all(|ended| ended.outcome == exited(0)));
@@ -76,7 +80,7 @@ fn work_goes_on_without_a_coordinator() {
     assert_eq!(node.output("run/10.log", Stream::Stdout).0, b"10\n");
     second.ack(1..=5);
     drop(second);
-    let mut third = node.connect(3, 2);
+    let mut third = node.connect(4, 2);
     let left: Vec<_> = third.known.iter().map(|known| (known.key.execution, known.state)).collect();
     assert_eq!(left, (6..=10).map(|execution| (execution, KnownState::Ended)).collect::<Vec<_>>());
     assert_eq!(third.ended_many(5), ended[5..]);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cis_core::run::RunStatus;
 use cis_core::source::Clock;
 use cis_core::task::TaskStatus;
+use cis_engine::session;
 use cis_engine::system::System;
 use cis_store::sqlite::reader::{RunLine, TaskLine};
 use serde_json::{Value, json};
@@ -28,6 +29,9 @@ const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
 /// `cis dag status`.
 pub(super) fn status(setup: &Setup, args: &StatusArgs) -> Outcome {
     let found = find::find(setup, &args.id, args.scope.scope.as_deref())?;
+    if found.run.as_ref().is_some_and(|run| !run.status.is_terminal()) {
+        take_up(setup)?;
+    }
     if args.watch {
         return watch(setup, found);
     }
@@ -40,6 +44,17 @@ pub(super) fn status(setup: &Setup, args: &StatusArgs) -> Outcome {
         None => show_dag(&found)?,
     }
     Ok(0)
+}
+
+/// A run that is not over needs a coordinator. If the last one was killed, a new one takes the run up, so that
+/// nothing stays "running" because nobody is there.
+fn take_up(setup: &Setup) -> Result<(), Failure> {
+    let nobody = setup.data_dir().try_lock().is_ok_and(|lock| lock.is_some());
+    if nobody {
+        session::spawn_background(&setup.options()?)?;
+        anstream::eprintln!("note: its coordinator was gone; a new one takes it up");
+    }
+    Ok(())
 }
 
 fn to_json(found: &Found) -> Result<Value, Failure> {
