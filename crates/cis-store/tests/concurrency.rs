@@ -36,8 +36,8 @@ fn some_dag(name: &str, variant: usize) -> Dag {
         name,
         vec![task("first", &[]), flaky, task("left", &[0]), task("right", &[0]), task("last", &[1, 2, 3])],
     );
-    dag.max_parallel = (variant % 2 == 0).then_some(2);
-    dag.policy = if variant % 3 == 0 { Policy::FirstSuccess } else { Policy::AllSuccess };
+    dag.max_parallel = variant.is_multiple_of(2).then_some(2);
+    dag.policy = if variant.is_multiple_of(3) { Policy::FirstSuccess } else { Policy::AllSuccess };
     dag
 }
 
@@ -68,7 +68,7 @@ impl Caller {
         for round in 0..ROUNDS {
             let run = self.begin(round).await;
             self.be_refused(round).await;
-            if (self.number + round) % 5 == 0 {
+            if (self.number + round).is_multiple_of(5) {
                 self.store.stop_run(run.key, StopReason::Cancel, NOW).await.expect("stopped");
             }
             self.take_part(round).await;
@@ -149,7 +149,7 @@ impl Caller {
 }
 
 fn ending(claim: &Claimed, chance: usize) -> Ending {
-    let failed = (claim.execution.0 as usize + chance) % 4 == 0;
+    let failed = (claim.execution.0 as usize + chance).is_multiple_of(4);
     if failed { support::failed(Failure::Exit(1)) } else { Ending::Succeeded }
 }
 

@@ -49,6 +49,7 @@ use crate::port::{
 
 
 pub use reader::Reader;
+pub use steps::Chunks;
 pub use writer::Writer;
 
 /// How much an acknowledged write survives.
@@ -81,7 +82,12 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens (or creates) `file` for writing. The caller must be the only one who does.
     pub fn open(file: &Path, durability: Durability) -> Answer<Self> {
-        Ok(Self { writer: Writer::start(migrate::open(file, durability)?)? })
+        Self::open_in_chunks(file, durability, Chunks::default())
+    }
+
+    /// The same with steps of another size: small ones let a test see everything that lies between two chunks.
+    pub fn open_in_chunks(file: &Path, durability: Durability, chunks: Chunks) -> Answer<Self> {
+        Ok(Self { writer: Writer::start(migrate::open(file, durability)?, chunks)? })
     }
 
     /// Waits until everything is written and the file is closed. Call it on the last handle.

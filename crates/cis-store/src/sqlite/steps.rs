@@ -13,9 +13,21 @@ use super::tx::{Tx, parsed};
 use super::runs;
 use crate::port::{Answer, Fate, Worked};
 
-/// Rows touched per chunk: a few milliseconds. Small steps share one, so that thousands of them do not cost
-/// thousands of commits.
-const CHUNK: usize = 1_000;
+/// How much of a large step is done at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Chunks {
+    /// Rows touched per chunk. Small steps share one, so that thousands of them do not cost thousands of commits.
+    pub rows: usize,
+    /// Dependents told of an end inside the transaction that recorded it; the rest is a step of its own.
+    pub told_at_once: usize,
+}
+
+impl Default for Chunks {
+    /// A few milliseconds each.
+    fn default() -> Self {
+        Self { rows: 1_000, told_at_once: 512 }
+    }
+}
 
 struct Step {
     key: i64,
@@ -28,7 +40,7 @@ struct Step {
 
 /// See [`crate::Store::work`].
 pub(super) fn work(tx: &mut Tx<'_>) -> Answer<Worked> {
-    let mut budget = CHUNK;
+    let mut budget = tx.memory.chunks.rows;
     while budget > 0 {
         let Some(step) = next(tx, None)? else { break };
         // A step that finds nothing to do has cost something too.
@@ -46,7 +58,7 @@ pub(super) fn work(tx: &mut Tx<'_>) -> Answer<Worked> {
 /// One chunk of `run`'s own steps, for an operation that has just added one.
 pub(super) fn work_on_run(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     match next(tx, Some(run))? {
-        Some(step) => chunk(tx, &step, CHUNK).map(drop),
+        Some(step) => chunk(tx, &step, tx.memory.chunks.rows).map(drop),
         None => Ok(()),
     }
 }
@@ -225,7 +237,8 @@ fn create_task(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, waits: u32) -> Answer<(
             _ => tasks::release(tx, row)?,
         };
         if let Some(impact) = impact {
-            tasks::spread(tx, run, ix, impact, 0, tasks::SPREAD_INLINE)?;
+            let budget = tx.memory.chunks.told_at_once;
+            tasks::spread(tx, run, ix, impact, 0, budget)?;
         }
     }
     Ok(())

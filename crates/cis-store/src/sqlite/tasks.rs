@@ -18,9 +18,6 @@ use super::tx::Tx;
 use super::{runs, steps};
 use crate::port::{Answer, Started, StoreError};
 
-/// Dependents told of an end inside the transaction that recorded it; the rest is a step of its own.
-pub(super) const SPREAD_INLINE: usize = 512;
-
 /// A task's row, as far as moving it needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TaskRow {
@@ -173,7 +170,8 @@ pub(super) fn ended(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, status: TaskStatus
             runs::stop(tx, run, StopReason::FirstSuccess)?;
         }
     }
-    spread(tx, run, ix, readiness::impact(status, None), 0, SPREAD_INLINE)?;
+    let budget = tx.memory.chunks.told_at_once;
+    spread(tx, run, ix, readiness::impact(status, None), 0, budget)?;
     runs::end_if_over(tx, run)
 }
 

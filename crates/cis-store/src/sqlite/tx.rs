@@ -14,6 +14,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
+use super::steps::Chunks;
 use crate::port::{Answer, Definition, Fate, RunInfo, RunRef, StoreError};
 
 /// Definitions kept parsed; more than this many at once are parsed again when needed.
@@ -28,11 +29,13 @@ pub(super) struct Memory {
     /// The present coordinator's life, once it has begun, and how many fences it has granted. A fence of a claim
     /// that was rolled back is not used again either.
     pub(super) fences: Option<(Epoch, u32)>,
+    pub(super) chunks: Chunks,
 }
 
 impl Memory {
-    pub(super) fn new() -> Self {
-        Self { definitions: HashMap::new(), runs: HashMap::new(), queues: BTreeMap::new(), fences: None }
+    pub(super) fn new(chunks: Chunks) -> Self {
+        let (definitions, runs, queues) = (HashMap::new(), HashMap::new(), BTreeMap::new());
+        Self { definitions, runs, queues, fences: None, chunks }
     }
 
     /// After a rollback: what was remembered may never have happened.

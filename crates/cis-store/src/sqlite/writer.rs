@@ -12,6 +12,7 @@ use cis_core::source::Timestamp;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
+use super::steps::Chunks;
 use super::tx::{Memory, Tx};
 use crate::port::{Answer, StoreError};
 
@@ -37,11 +38,11 @@ impl fmt::Debug for Writer {
 
 impl Writer {
     /// Starts the thread on its connection.
-    pub(super) fn start(conn: Connection) -> Answer<Self> {
+    pub(super) fn start(conn: Connection, chunks: Chunks) -> Answer<Self> {
         let (queue, jobs) = mpsc::channel(QUEUE_MAX);
         let thread = thread::Builder::new()
             .name("cis-writer".into())
-            .spawn(move || Thread { conn, memory: Memory::new(), jobs }.run())
+            .spawn(move || Thread { conn, memory: Memory::new(chunks), jobs }.run())
             .map_err(|e| StoreError::Database(format!("cannot start the writer thread: {e}")))?;
         Ok(Self { queue, thread: Arc::new(Mutex::new(Some(thread))) })
     }
@@ -181,7 +182,7 @@ mod tests {
         let (conn, other) = (open(), open());
         conn.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (n INTEGER PRIMARY KEY CHECK (n > 0))").unwrap();
         conn.busy_timeout(Duration::ZERO).unwrap();
-        (Writer::start(conn).unwrap(), other)
+        (Writer::start(conn, Chunks::default()).unwrap(), other)
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -49,12 +49,38 @@ pub(crate) enum Answer {
     },
 }
 
+impl Answer {
+    /// Without what depends on how far a large step has got, and in which order.
+    pub(crate) fn loosened(&self) -> Self {
+        match self.clone() {
+            Self::Run { run, .. } => Self::Run { run, status: RunStatus::Queued },
+            Self::Advanced { recorded, mut claimed, .. } => {
+                claimed.sort();
+                Self::Advanced { recorded, claimed, ended: Vec::new(), more_work: false }
+            }
+            Self::Worked { .. } | Self::Swept { .. } => Self::Nothing,
+            other => other,
+        }
+    }
+}
+
+impl Picture {
+    /// Without the order of claims.
+    pub(crate) fn loosened(mut self) -> Self {
+        self.claimable.sort();
+        self
+    }
+}
+
+/// Status, version and attempt of a task.
+pub(crate) type TaskPicture = (TaskStatus, i64, u32);
+
 /// What an onlooker sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Picture {
     pub(crate) revisions: Vec<(i64, RevisionStatus)>,
-    /// Status and version; the same and the attempt of every task.
-    pub(crate) runs: Vec<(RunStatus, i64, Vec<(TaskStatus, i64, u32)>)>,
+    /// Status and version, and its tasks.
+    pub(crate) runs: Vec<(RunStatus, i64, Vec<TaskPicture>)>,
     /// In the order of claims.
     pub(crate) claimable: Vec<At>,
 }

@@ -8,7 +8,8 @@ use cis_store::port::{Ending, Fate, Recorded, RevisionStatus};
 
 use crate::answer::Answer;
 use crate::coverage::Reached;
-use crate::model::{At, Model, Place, Revision};
+use crate::model::{At, Model, Revision};
+use crate::run::{Node, Place, Run};
 
 /// Something a caller asks.
 #[derive(Debug, Clone)]
@@ -123,6 +124,10 @@ impl Command {
             Self::Reopen => model.reopen(),
         };
         model.answer = answer;
+        if model.chopped {
+            model.work();
+            model.answer = model.answer.loosened();
+        }
         let ends = model.ended.iter().map(|(_, status)| match status {
             RunStatus::Completed => Reached::RunCompleted,
             RunStatus::Failed => Reached::RunFailed,
@@ -267,10 +272,7 @@ impl Model {
     }
 
     /// Ready tasks for which `deadline` has come, the longest overdue first.
-    fn due(
-        &self,
-        deadline: impl Fn(&crate::model::Run, &crate::model::Node) -> Option<Timestamp>,
-    ) -> Vec<At> {
+    fn due(&self, deadline: impl Fn(&Run, &Node) -> Option<Timestamp>) -> Vec<At> {
         let mut due = Vec::new();
         for (at, run) in self.runs.iter().enumerate() {
             for (ix, node) in

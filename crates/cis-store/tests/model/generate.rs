@@ -27,6 +27,31 @@ pub(crate) fn contents() -> impl Strategy<Value = Vec<Dag>> {
     })
 }
 
+/// The same for a store in tiny chunks. What happens between two chunks must not matter, so whatever would make the
+/// order in which tasks are told matter is left out: windows, and stops that a sweep brings about.
+pub(crate) fn plain_contents() -> impl Strategy<Value = Vec<Dag>> {
+    contents().prop_map(|mut dags| {
+        for dag in &mut dags {
+            (dag.max_parallel, dag.timeout, dag.queue_timeout) = (None, None, None);
+        }
+        dags
+    })
+}
+
+/// The same command, where a large step has come to its end before the next thing happens.
+pub(crate) fn one_thing_at_a_time(mut command: Command) -> Command {
+    match &mut command {
+        Command::Start(start) => start.max_parallel = None,
+        Command::Advance { reports, claim, .. } => {
+            reports.truncate(1);
+            // All or nothing, so that it does not matter who comes first.
+            *claim = reports.is_empty().then_some(100);
+        }
+        _ => {}
+    }
+    command
+}
+
 fn dag() -> impl Strategy<Value = Dag> {
     let tasks = (1usize..=8).prop_flat_map(|count| proptest::collection::vec(task(), count));
     let policy = select(vec![Policy::AllSuccess, Policy::FirstSuccess, Policy::AllowDebt]);

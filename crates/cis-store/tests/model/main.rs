@@ -14,31 +14,33 @@ mod coverage;
 mod generate;
 mod model;
 mod real;
+mod run;
 #[path = "../support/mod.rs"]
 mod support;
+
+use std::marker::PhantomData;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 
 use command::Command;
+use coverage::Reached;
 use model::Model;
 use real::Real;
-
-/// Sequences per test.
-const SEQUENCES: u32 = 1_000;
 
 /// A thing that is reached less often than this in all sequences of a test is not really tested.
 const OFTEN: usize = 5;
 
-struct Machine;
+/// Commands for a store with chunks of the usual size, in which what is small is done at once.
+struct Whole;
 
-impl ReferenceStateMachine for Machine {
+impl ReferenceStateMachine for Whole {
     type State = Model;
     type Transition = Command;
 
     fn init_state() -> BoxedStrategy<Model> {
-        generate::contents().prop_map(Model::new).boxed()
+        generate::contents().prop_map(|contents| Model::new(contents, false)).boxed()
     }
 
     fn transitions(model: &Model) -> BoxedStrategy<Command> {
@@ -55,21 +57,52 @@ impl ReferenceStateMachine for Machine {
     }
 }
 
-struct Compared;
+/// Commands for a store in tiny chunks, in which next to nothing is done at once.
+struct Chopped;
 
-impl StateMachineTest for Compared {
+impl ReferenceStateMachine for Chopped {
+    type State = Model;
+    type Transition = Command;
+
+    fn init_state() -> BoxedStrategy<Model> {
+        generate::plain_contents().prop_map(|contents| Model::new(contents, true)).boxed()
+    }
+
+    fn transitions(model: &Model) -> BoxedStrategy<Command> {
+        generate::command(model).prop_map(generate::one_thing_at_a_time).boxed()
+    }
+
+    fn apply(model: Model, command: &Command) -> Model {
+        Whole::apply(model, command)
+    }
+
+    fn preconditions(model: &Model, command: &Command) -> bool {
+        command.makes_sense(model)
+    }
+}
+
+/// The store and one of these models, step by step.
+struct Compared<M>(PhantomData<M>);
+
+impl<M: ReferenceStateMachine<State = Model, Transition = Command>> StateMachineTest for Compared<M> {
     type SystemUnderTest = Real;
-    type Reference = Machine;
+    type Reference = M;
 
     fn init_test(model: &Model) -> Real {
-        Real::new(model.now)
+        Real::new(model.now, model.chopped)
     }
 
     fn apply(mut real: Real, model: &Model, command: Command) -> Real {
         coverage::count(&model.reached);
-        let answer = real.apply(&command, model);
+        let mut answer = real.apply(&command, model);
+        let (mut seen, mut expected) = (real.picture(), model.picture());
+        if model.chopped {
+            real.work_off(model.now);
+            answer = answer.loosened();
+            (seen, expected) = (real.picture().loosened(), expected.loosened());
+        }
         assert_eq!(answer, model.answer, "the answer to {command:?}");
-        assert_eq!(real.picture(), model.picture(), "after {command:?}");
+        assert_eq!(seen, expected, "after {command:?}");
         real
     }
 
@@ -78,27 +111,34 @@ impl StateMachineTest for Compared {
     }
 }
 
-fn compare(length: std::ops::Range<usize>) {
-    let config =
-        Config { cases: SEQUENCES, max_shrink_iters: 4_000, failure_persistence: None, ..Config::default() };
+fn compare<M>(cases: u32, length: std::ops::Range<usize>, must_reach: &[Reached])
+where
+    M: ReferenceStateMachine<State = Model, Transition = Command>,
+{
+    let config = Config { cases, max_shrink_iters: 4_000, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config.clone());
-    let outcome = runner.run(&Machine::sequential_strategy(length), |(model, commands, seen)| {
-        Compared::test_sequential(config.clone(), model, commands, seen);
+    let outcome = runner.run(&M::sequential_strategy(length), |(model, commands, seen)| {
+        Compared::<M>::test_sequential(config.clone(), model, commands, seen);
         Ok(())
     });
     if let Err(e) = outcome {
         panic!("{e}");
     }
-    coverage::assert_all(OFTEN);
+    coverage::assert_all(must_reach, OFTEN);
 }
 
-// Two tests for two cores: many short lives, and fewer turns of longer ones.
+// Tests of about the same length, for as many cores as there are.
 #[test]
 fn short_sequences() {
-    compare(15..30);
+    compare::<Whole>(1_400, 12..24, &Reached::WHOLE);
 }
 
 #[test]
 fn long_sequences() {
-    compare(30..45);
+    compare::<Whole>(600, 30..45, &Reached::WHOLE);
+}
+
+#[test]
+fn in_tiny_chunks() {
+    compare::<Chopped>(400, 12..30, &Reached::CHOPPED);
 }

@@ -7,10 +7,10 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cis_core::dag::{Dag, Policy, Task};
+use cis_core::dag::{Dag, Policy};
 use cis_core::error::ErrorCode;
-use cis_core::policy::{self, Tally};
-use cis_core::readiness::{self, Dependencies, Impact, Skip, Verdict};
+use cis_core::policy;
+use cis_core::readiness::{self, Skip, Verdict};
 use cis_core::retry::{self, Decision, Failure};
 use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::{Millis, Timestamp};
@@ -19,6 +19,7 @@ use cis_store::port::{Ending, Fate, RevisionStatus};
 
 use crate::answer::{Answer, Picture};
 use crate::coverage::Reached;
+use crate::run::{Node, Place, Run};
 
 /// A run's place in the order of runs, and a task's place in its file.
 pub(crate) type At = (usize, usize);
@@ -37,6 +38,8 @@ pub(crate) struct Model {
     ticks: u64,
     /// How often a coordinator has begun.
     pub(crate) lives: u32,
+    /// Large steps are taken to their end after every command, by a store whose chunks are tiny.
+    pub(crate) chopped: bool,
     /// What the last command must have answered.
     pub(crate) answer: Answer,
     /// What the last command led to.
@@ -55,105 +58,8 @@ pub(crate) struct Revision {
     pub(crate) run: Option<usize>,
 }
 
-/// One execution.
-#[derive(Debug, Clone)]
-pub(crate) struct Run {
-    pub(crate) revision: usize,
-    pub(crate) dag: Arc<Dag>,
-    pub(crate) status: RunStatus,
-    version: i64,
-    stop: Option<StopReason>,
-    pub(super) deadline: Option<Timestamp>,
-    max_parallel: Option<u32>,
-    pub(crate) tasks: Vec<Node>,
-}
-
-/// One task of it.
-#[derive(Debug, Clone)]
-pub(crate) struct Node {
-    pub(crate) status: TaskStatus,
-    version: i64,
-    pub(crate) attempt: u32,
-    free_tries: u32,
-    /// Dependencies that have ended and said so.
-    told: usize,
-    waits_for: usize,
-    skip: Option<Skip>,
-    /// Its `when` could not be answered.
-    broken: bool,
-    pub(super) place: Place,
-    /// Its turn among what is ready.
-    turn: u64,
-    pub(super) queue_deadline: Option<Timestamp>,
-}
-
-/// Where a ready task stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    Claimable,
-    /// There are enough of its run.
-    Held,
-    BackingOff(Timestamp),
-}
-
-impl Run {
-    pub(crate) fn is_stopping(&self) -> bool {
-        !matches!(self.status, RunStatus::Queued | RunStatus::Running)
-    }
-
-    pub(super) fn task(&self, ix: usize) -> &Task {
-        &self.dag.tasks[ix]
-    }
-
-    fn left(&self) -> usize {
-        self.tasks.iter().filter(|node| !node.status.is_terminal()).count()
-    }
-
-    /// Is there room for one more task that is claimable or live?
-    fn has_room(&self) -> bool {
-        let inside = |node: &&Node| {
-            node.status.is_live() || (node.status == TaskStatus::Ready && node.place == Place::Claimable)
-        };
-        self.max_parallel.is_none_or(|max| self.tasks.iter().filter(inside).count() < max as usize)
-    }
-
-    fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
-        for (ix, node) in self.tasks.iter().enumerate() {
-            let debt = self.dag.policy == Policy::AllowDebt && self.task(ix).debt_ignorable;
-            match node.status {
-                TaskStatus::Failed | TaskStatus::TimedOut if debt => tally.debts += 1,
-                TaskStatus::Failed | TaskStatus::TimedOut => tally.failed += 1,
-                TaskStatus::Cancelled => tally.cancelled += 1,
-                TaskStatus::Skipped if node.broken => tally.failed += 1,
-                TaskStatus::Completed if self.is_sink(ix) => tally.sinks_completed += 1,
-                _ => {}
-            }
-        }
-        tally
-    }
-
-    fn is_sink(&self, ix: usize) -> bool {
-        self.dag.tasks.iter().all(|task| !task.depends_on.iter().any(|before| before.index() == ix))
-    }
-
-    /// How the dependencies of a task ended.
-    fn dependencies(&self, ix: usize) -> Dependencies {
-        let mut deps = Dependencies { left: 0, failed: 0, blocked: 0 };
-        for before in &self.task(ix).depends_on {
-            let before = &self.tasks[before.index()];
-            match readiness::impact(before.status, before.skip) {
-                Impact::Fine => {}
-                Impact::Failed => deps.failed += 1,
-                Impact::Blocked => deps.blocked += 1,
-            }
-        }
-        deps
-    }
-}
-
 impl Model {
-    pub(crate) fn new(contents: Vec<Dag>) -> Self {
+    pub(crate) fn new(contents: Vec<Dag>, chopped: bool) -> Self {
         Self {
             now: Timestamp(1_000_000),
             contents: Arc::new(contents),
@@ -162,6 +68,7 @@ impl Model {
             stops: VecDeque::new(),
             ticks: 0,
             lives: 1,
+            chopped,
             answer: Answer::Nothing,
             reached: Vec::new(),
             ended: Vec::new(),

@@ -11,19 +11,21 @@ use cis_core::task::TaskStatus;
 use cis_store::port::{
     Advance, Claim, Publish, Report, RevisionStatus, RunRef, Settle, StartRun, Store, StoreError,
 };
-use cis_store::sqlite::{Durability, Reader, SqliteStore, check};
+use cis_store::sqlite::{Chunks, Durability, Reader, SqliteStore, check};
 use rusqlite::{Connection, OpenFlags, Row};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::answer::{Answer, Picture};
 use crate::command::{Command, Start, Told};
+use crate::coverage::{self, Reached};
 use crate::model::{At, Model};
 use crate::support;
 
 /// A store on a file of its own, and what its caller remembers.
 pub(crate) struct Real {
     store: Option<SqliteStore>,
+    chunks: Chunks,
     onlooker: Connection,
     runtime: Runtime,
     dir: TempDir,
@@ -37,15 +39,17 @@ pub(crate) struct Real {
 }
 
 impl Real {
-    pub(crate) fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(now: Timestamp, chopped: bool) -> Self {
         let (dir, runtime) = (support::dir(), support::runtime());
         let file = dir.path().join("dag.db");
-        let store = SqliteStore::open(&file, Durability::Process).expect("a store");
+        let chunks = if chopped { Chunks { rows: 2, told_at_once: 1 } } else { Chunks::default() };
+        let store = SqliteStore::open_in_chunks(&file, Durability::Process, chunks).expect("a store");
         let epoch = runtime.block_on(store.open_epoch(now)).expect("an epoch").epoch;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let onlooker = Connection::open_with_flags(&file, flags).expect("an onlooker");
         Self {
             store: Some(store),
+            chunks,
             onlooker,
             runtime,
             dir,
@@ -199,9 +203,24 @@ impl Real {
         Ok(Answer::Worked { stop, ended: self.ended(&worked.ended) })
     }
 
+    /// Takes large steps to their end, with the store going away and coming back between some of the chunks.
+    pub(crate) fn work_off(&mut self, now: Timestamp) {
+        for chunk in 1.. {
+            if !self.ask(|store| store.work(now)).expect("worked").more {
+                return;
+            }
+            coverage::count(&[Reached::Chunk]);
+            if chunk % 3 == 0 {
+                coverage::count(&[Reached::ReopenBetweenChunks]);
+                self.reopen(now).expect("reopened");
+            }
+        }
+    }
+
     fn reopen(&mut self, now: Timestamp) -> Result<Answer, Answer> {
         self.store.take().expect("an open store").close();
-        self.store = Some(SqliteStore::open(&self.file(), Durability::Process).expect("a store"));
+        let store = SqliteStore::open_in_chunks(&self.file(), Durability::Process, self.chunks);
+        self.store = Some(store.expect("a store"));
         let opening = self.ask(|store| store.open_epoch(now))?;
         assert!(opening.epoch > self.epoch);
         self.epoch = opening.epoch;
