@@ -43,7 +43,9 @@ pub(super) fn load(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Result
     let shown = file.display().to_string();
     let bytes = read(file)?;
     let is_stdin = file == Path::new("-");
-    let here = if is_stdin { Path::new(".") } else { file.parent().unwrap_or(Path::new(".")) };
+    // The parent of a bare file name is empty, which is no directory to look up from.
+    let parent = file.parent().filter(|parent| !is_stdin && !parent.as_os_str().is_empty());
+    let here = parent.unwrap_or(Path::new("."));
     let here = std::path::absolute(here).unwrap_or_else(|_| here.to_owned());
     let scope = project::root(&here, &setup.config.home.value).map(|root| project::scope(&root));
     let dag_id = file.file_stem().filter(|_| !is_stdin).map(|stem| stem.to_string_lossy().into_owned());
