@@ -90,6 +90,11 @@ impl Node {
         path
     }
 
+    /// Writes `NAME.toml`.
+    pub fn dag(&self, name: &str, text: &str) {
+        self.write(&format!("{name}.toml"), text);
+    }
+
     pub fn read(&self, name: &str) -> String {
         String::from_utf8_lossy(&std::fs::read(self.path(name)).unwrap_or_default()).into_owned()
     }
