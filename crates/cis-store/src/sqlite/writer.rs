@@ -226,4 +226,21 @@ mod tests {
         let sum: i64 = other.query_row("SELECT sum(n) FROM t", [], |row| row.get(0)).unwrap();
         assert_eq!(sum, 4);
     }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_was_undone_is_not_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = crate::sqlite::migrate::open(&dir.path().join("dag.db"), Default::default()).unwrap();
+        let writer = Writer::start(conn, Chunks::default()).unwrap();
+        let undone = writer.call(NOW, |tx| {
+            tx.queue("shell", "global")?;
+            Err::<(), _>(StoreError::Closed)
+        });
+        assert!(undone.await.is_err());
+        // The key it had is free again, and now somebody else's.
+        let (other, first) = writer.call(NOW, |tx| Ok((tx.queue("skill", "global")?, tx.queue("shell", "global")?)))
+            .await
+            .unwrap();
+        assert_ne!(other, first);
+    }
 }
