@@ -1,0 +1,126 @@
+//! Nothing runs that nobody confirmed: publish, confirm, reject, revisions, scopes, and their exit codes.
+
+mod support;
+
+use support::Node;
+
+const DAG: &str = "tasks = [{ id = 'a', command = 'echo first > ran' }]";
+const OTHER: &str = "tasks = [{ id = 'a', command = 'echo second > ran' }]";
+
+#[test]
+fn what_is_published_waits_for_a_person() {
+    let node = Node::new();
+    node.dag("d", DAG);
+    let published = node.ok(["dag", "publish", "d.toml"]).says("Published `d` revision 1");
+    published.tells("hint: `cis dag confirm d` confirms and starts it");
+    node.cis(["run", "d"])
+        .code(5)
+        .says_nothing()
+        .tells("error[AwaitingConfirmation]")
+        .tells("hint: `cis dag confirm d`");
+    node.cis(["dag", "cancel", "d"]).code(3).says_nothing().tells("`d` has never run");
+    node.cis(["status", "d", "--watch"]).code(5);
+    node.ok(["dag", "list", "-s", "pending"]).says("d ");
+    assert!(!node.path("ran").exists());
+    node.ok(["dag", "confirm", "d"]).says("Started d#1 in the background");
+    node.ok(["status", "d", "--watch"]);
+    assert_eq!(node.read("ran"), "first\n");
+    node.ok(["run", "d"]).tells("d#2 completed");
+    node.assert_sound();
+}
+
+#[test]
+fn the_same_content_again_is_the_same_dag() {
+    let node = Node::new();
+    node.dag("d", DAG);
+    let first = node.json(["dag", "publish", "d.toml"]);
+    // Another format, another spelling, the same meaning.
+    node.write(
+        "d.json",
+        r#"{"dag":{"dag_id":"d","tasks":[{"command":"echo first > ran","type":"shell","id":"a"}]}}"#,
+    );
+    let again = node.json(["dag", "publish", "d.json"]);
+    assert_eq!((&first["status"], &again["status"]), (&"created".into(), &"already_exists".into()));
+    assert_eq!((&first["content_hash"], &first["revision"]), (&again["content_hash"], &again["revision"]));
+    node.ok(["dag", "confirm", "d"]);
+    node.ok(["dag", "confirm", "d"]);
+    node.ok(["status", "d", "--watch"]);
+    assert_eq!(
+        node.json(["dag", "runs", "d"])["runs"].as_array().unwrap().len(),
+        1,
+        "confirming twice makes one run"
+    );
+    assert_eq!(node.json(["dag", "publish", "d.toml"])["revision_status"], "confirmed");
+    node.assert_sound();
+}
+
+#[test]
+fn other_content_under_the_same_name_is_a_conflict_or_a_revision() {
+    let node = Node::new();
+    node.dag("d", DAG);
+    node.ok(["run", "d.toml"]);
+    node.dag("d", OTHER);
+    node.cis(["dag", "publish", "d.toml"])
+        .code(4)
+        .says_nothing()
+        .tells("error[ContentConflict]")
+        .tells("hint:");
+    let published = node.json(["dag", "publish", "d.toml", "--revision"]);
+    assert_eq!((&published["revision"], &published["revision_status"]), (&2.into(), &"pending".into()));
+    // What is confirmed goes on running; what is not waits.
+    node.ok(["run", "d"]).tells("a newer revision of `d` waits for confirmation; revision 1 runs");
+    assert_eq!(node.read("ran"), "first\n");
+    let hash = published["content_hash"].as_str().unwrap();
+    node.cis(["dag", "confirm", "d", "--content-hash", "0000"]).code(3).says_nothing();
+    node.ok(["dag", "confirm", "d", "--content-hash", hash]);
+    node.ok(["status", "d", "--watch"]);
+    assert_eq!(node.read("ran"), "second\n");
+    node.assert_sound();
+}
+
+#[test]
+fn a_rejected_revision_does_not_run_and_can_be_asked_for_again() {
+    let node = Node::new();
+    node.dag("d", DAG);
+    node.ok(["dag", "publish", "d.toml"]);
+    node.ok(["dag", "confirm", "d", "--reject"]).says("Rejected `d` revision 1");
+    node.ok(["dag", "list", "-s", "rejected"]).says("d ");
+    let run = node.cis(["run", "d"]);
+    assert_ne!(run.status.code(), Some(0), "{run}");
+    node.cis(["dag", "confirm", "d"]).code(4).says_nothing().tells("error[InvalidTransition]");
+    assert!(!node.path("ran").exists());
+    assert_eq!(node.json(["dag", "publish", "d.toml"])["revision_status"], "pending");
+    node.ok(["dag", "confirm", "d"]);
+    node.ok(["status", "d", "--watch"]);
+    assert_eq!(node.read("ran"), "first\n");
+    node.assert_sound();
+}
+
+#[test]
+fn two_projects_may_use_the_same_name() {
+    let node = Node::new();
+    for project in ["one", "two"] {
+        node.write(&format!("{project}/.cis/skills/.keep"), "");
+        node.write(
+            &format!("{project}/build.toml"),
+            format!("tasks = [{{ id = 'a', command = 'echo {project}' }}]"),
+        );
+        node.ok(["run", &format!("{project}/build.toml")]);
+    }
+    let dags = node.json(["dag", "list"])["dags"].clone();
+    let scopes: Vec<&str> = dags.as_array().unwrap().iter().filter_map(|dag| dag["scope"].as_str()).collect();
+    assert_eq!(scopes.len(), 2);
+    assert!(scopes.iter().any(|scope| scope.starts_with("project-one-")), "{scopes:?}");
+    // From outside it must be said which; from inside it is clear.
+    node.cis(["status", "build"])
+        .code(2)
+        .says_nothing()
+        .tells("error[Ambiguous]")
+        .tells("hint: say which: `--scope ");
+    node.ok(["status", "build", "--scope", scopes[0]]);
+    node.ok(["dag", "list", "--scope", scopes[1]]).says("build");
+    let mut inside = node.command(["logs", "build"]);
+    inside.current_dir(node.path("two"));
+    assert_eq!(support::Running::start(inside).wait().code(0).out, "two\n");
+    node.assert_sound();
+}

@@ -1,0 +1,106 @@
+//! The runner is killed under running tasks: nothing of them survives, and each task's own policy decides.
+
+mod support;
+
+use support::{Node, process};
+
+const TEXT: &str = r#"
+    [[tasks]]
+    id = "idempotent"
+    idempotent = true
+    command = "echo idempotent $CIS_ATTEMPT > up; trap '' TERM; (setsid sleep 1000 &); [ $CIS_ATTEMPT = 2 ] || sleep 1000"
+    [[tasks]]
+    id = "with-retry"
+    retry = { max = 1, initial = "1ms" }
+    command = "echo with-retry $CIS_ATTEMPT > up; trap '' TERM; (setsid sleep 1000 &); [ $CIS_ATTEMPT = 2 ] || sleep 1000"
+    [[tasks]]
+    id = "plain"
+    command = "echo plain $CIS_ATTEMPT > up; trap '' TERM; (setsid sleep 1000 &); sleep 1000"
+    [[tasks]]
+    id = "after"
+    depends_on = ["plain"]
+    command = "true"
+"#;
+
+fn assert_followed(node: &Node) {
+    assert_eq!(node.states("d"), "idempotent=completed with-retry=completed plain=failed after=skipped");
+    assert_eq!(node.task("d", "idempotent")["attempt"], 2);
+    assert_eq!(node.task("d", "plain")["cause"], "the runner was killed");
+    assert_eq!(node.task("d", "plain")["attempt"], 1);
+    node.assert_no_survivors();
+    node.assert_sound();
+}
+
+#[test]
+fn each_task_follows_its_policy_and_nothing_strays() {
+    let node = Node::new();
+    let up = node.fifo("up");
+    node.dag("d", TEXT);
+    let run = node.spawn(["run", "d.toml"]);
+    assert_eq!(up.lines(3), ["idempotent 1", "plain 1", "with-retry 1"]);
+    process::kill(node.runner());
+    assert_eq!(up.lines(2), ["idempotent 2", "with-retry 2"]);
+    run.wait().code(1).says("the runner was killed");
+    assert_followed(&node);
+}
+
+#[test]
+fn coordinator_and_runner_killed_together() {
+    let node = Node::new();
+    let up = node.fifo("up");
+    node.dag("d", TEXT);
+    node.ok(["run", "--detach", "d.toml"]);
+    up.lines(3);
+    process::kill(node.coordinator());
+    process::kill(node.runner());
+    node.ok(["coordinator"]);
+    assert_eq!(up.lines(2), ["idempotent 2", "with-retry 2"]);
+    assert_followed(&node);
+}
+
+#[test]
+fn a_foreground_run_killed_together_with_its_runner_ends_too() {
+    let node = Node::new();
+    let up = node.fifo("up");
+    node.dag("d", TEXT);
+    let run = node.spawn(["run", "d.toml"]);
+    up.lines(3);
+    let runner = node.runner();
+    run.signal(rustix::process::Signal::KILL);
+    process::kill(runner);
+    run.wait();
+    node.ok(["coordinator"]);
+    assert!(node.json(["status", "d"])["run"]["completed_at"].is_number());
+    assert_eq!(node.task("d", "plain")["attempt"], 1);
+    node.assert_no_survivors();
+    node.assert_sound();
+}
+
+#[test]
+fn a_runner_killed_many_times_loses_nothing_that_had_ended() {
+    let node = Node::new();
+    let (up, gate) = (node.fifo("up"), node.fifo("gate"));
+    let mut text = String::new();
+    for n in 0..40 {
+        text += &format!(
+            "[[tasks]]\nid = 't{n}'\nidempotent = true\ncommand = 'echo t{n} > up; read -r _ < gate; echo t{n} >> ended'\n"
+        );
+    }
+    node.dag("d", &text);
+    let run = node.spawn(["run", "d.toml"]);
+    for _ in 0..6 {
+        up.lines(8);
+        gate.let_through(4);
+        up.lines(4);
+        process::kill(node.runner());
+    }
+    gate.let_through(40);
+    run.wait().code(0);
+    let ended = node.read("ended");
+    for n in 0..40 {
+        // At least once: it is idempotent. Those whose end was heard of do not run again.
+        assert!(ended.lines().any(|line| line == format!("t{n}")), "t{n}: {ended}");
+    }
+    node.assert_no_survivors();
+    node.assert_sound();
+}
