@@ -37,11 +37,11 @@ pub(super) fn validate(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Ou
 
 /// `cis dag graph`: a file as it is, or a known DAG with the states of its latest run.
 pub(super) fn graph(setup: &Setup, target: &str, format: GraphFormat, scope: Option<&str>) -> Outcome {
-    let format = match format {
-        GraphFormat::Ascii => graph::Format::Ascii,
-        GraphFormat::Mermaid => graph::Format::Mermaid,
-        GraphFormat::Dot => graph::Format::Dot,
-        GraphFormat::Svg => graph::Format::Svg,
+    let (format, word) = match format {
+        GraphFormat::Ascii => (graph::Format::Ascii, "ascii"),
+        GraphFormat::Mermaid => (graph::Format::Mermaid, "mermaid"),
+        GraphFormat::Dot => (graph::Format::Dot, "dot"),
+        GraphFormat::Svg => (graph::Format::Svg, "svg"),
     };
     let (dag, states): (_, Option<Vec<TaskStatus>>) = if definition::is_file(target) {
         (definition::load(setup, Path::new(target), &[])?.dag, None)
@@ -62,6 +62,14 @@ pub(super) fn graph(setup: &Setup, target: &str, format: GraphFormat, scope: Opt
     };
     let plan = Plan::new(&dag);
     let states = states.filter(|states| states.len() == plan.len());
-    anstream::print!("{}", graph::render(&dag, &plan, states.as_deref(), format));
+    let drawn = graph::render(&dag, &plan, states.as_deref(), format);
+    if setup.json {
+        anstream::println!(
+            "{}",
+            json!({"success": true, "dag_id": dag.dag_id, "format": word, "graph": drawn})
+        );
+    } else {
+        anstream::print!("{drawn}");
+    }
     Ok(0)
 }

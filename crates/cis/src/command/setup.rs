@@ -1,5 +1,7 @@
 //! `cis init`, `cis config show`, `cis completions`.
 
+use std::io::{ErrorKind, Write};
+
 use clap::CommandFactory;
 
 use super::{Failure, Outcome, Setup, list};
@@ -34,6 +36,10 @@ pub(super) fn show_config(setup: &Setup) -> Outcome {
 
 /// `cis completions`.
 pub(super) fn completions(shell: clap_complete::Shell) -> Outcome {
-    clap_complete::generate(shell, &mut Cli::command(), "cis", &mut std::io::stdout());
-    Ok(0)
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "cis", &mut script);
+    match std::io::stdout().write_all(&script) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::usage(format!("cannot write: {e}"))),
+        _ => Ok(0),
+    }
 }

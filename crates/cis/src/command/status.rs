@@ -174,7 +174,10 @@ fn outputs(task: &TaskLine) -> String {
 /// Shows a run until it ends, whoever coordinates it.
 fn watch(setup: &Setup, found: Found) -> Outcome {
     let Some(run) = found.run else {
-        show_dag(&found)?;
+        match setup.json {
+            true => anstream::println!("{}", to_json(&found)?),
+            false => show_dag(&found)?,
+        }
         return Ok(if found.dag.status == "pending" { 5 } else { 0 });
     };
     let dag = Arc::new(found.reader.definition(run.definition)?);
