@@ -10,6 +10,7 @@
 //! live in the runner and do not notice.
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::process::{Command as Process, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -162,7 +163,17 @@ pub fn spawn_background(options: &Options) -> Result<(), Refusal> {
         .append(true)
         .open(options.data_dir.root().join("coordinator.log"))
         .map_err(|e| unreachable(&e))?;
-    Process::new(&options.exe)
+    let mut process = Process::new(&options.exe);
+    if let Some(config) = &options.config {
+        process.arg("--config").arg(config);
+    }
+    // It belongs to nobody but the data directory: neither the Ctrl-C nor the task that its starter is part of
+    // may end it.
+    process.process_group(0);
+    for mark in cis_runner::client::TASK_MARKS {
+        process.env_remove(mark);
+    }
+    process
         .arg("--data-dir")
         .arg(options.data_dir.root())
         .arg("coordinator")

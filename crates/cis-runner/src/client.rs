@@ -29,8 +29,9 @@ const STARTS_MAX: u32 = 3;
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
-/// What marks the processes of a task must not mark the runner: it outlives the task that happened to need it.
-const NOT_FOR_THE_RUNNER: [&str; 6] =
+/// What marks the processes of a task. It must mark neither the runner nor a coordinator in the background: they
+/// outlive the task that happened to need them.
+pub const TASK_MARKS: [&str; 6] =
     [crate::stray::COOKIE, "CIS_RUN_ID", "CIS_TASK_ID", "CIS_ATTEMPT", "CIS_FENCE", "CIS_OUTPUT"];
 
 /// Connects to the runner of `data_dir`; `None` if none is listening.
@@ -126,5 +127,5 @@ fn start(data_dir: &Path, exe: &Path) -> io::Result<Pid> {
     let data_dir = data_dir.canonicalize()?;
     let log = OpenOptions::new().append(true).create(true).mode(0o600).open(data_dir.join("runner.log"))?;
     let arguments = ["runner".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str()];
-    spawn_detached(exe, &arguments, log.as_fd(), &NOT_FOR_THE_RUNNER)
+    spawn_detached(exe, &arguments, log.as_fd(), &TASK_MARKS)
 }

@@ -66,6 +66,8 @@ pub struct Options {
     pub data_dir: DataDir,
     /// The program that is also the runner.
     pub exe: PathBuf,
+    /// The settings file, if it is not the usual one: a coordinator in the background reads it again.
+    pub config: Option<PathBuf>,
     pub slots: u32,
     pub durability: Durability,
     pub limits: Limits,

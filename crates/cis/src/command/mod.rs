@@ -37,7 +37,7 @@ use cis_store::StoreError;
 use cis_store::sqlite::{self, Reader};
 
 use crate::cli::{Cli, Command, ConfigCommand, DagCommand, Global};
-use crate::config::{Config, ConfigError, Durability, Flags, Surroundings};
+use crate::config::{Config, ConfigError, Durability, Flags, Source, Surroundings};
 use crate::term::Report;
 
 /// An error and the exit code it ends with.
@@ -154,9 +154,13 @@ impl Setup {
         let data_dir =
             DataDir::create(root).map_err(|error| ConfigError::NoDataDir { path: root.clone(), error })?;
         let exe = std::env::current_exe().map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
+        let file = &self.config.file;
+        let named = matches!(file.source, Source::Flag(_)).then(|| std::path::absolute(&file.value));
+        let config = named.transpose().map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
         Ok(Options {
             data_dir,
             exe,
+            config,
             slots: self.config.slots.value,
             durability: match self.config.durability.value {
                 Durability::Power => sqlite::Durability::Power,
