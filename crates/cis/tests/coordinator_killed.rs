@@ -163,14 +163,26 @@ fn outcomes_wait_for_whoever_comes_next() {
     up.lines(2);
     kill(node.coordinator());
     gate.let_through(2);
-    // Reading needs nobody who coordinates, and changes nothing.
-    assert_eq!(node.states("d"), "works=running fails=running after=pending");
     eventually("the tasks' end", || node.survivors().is_empty().then_some(()));
-    assert_eq!(node.states("d"), "works=running fails=running after=pending");
+    assert_eq!(node.stored("d"), "works=running fails=running after=pending");
     node.ok(["coordinator"]);
     assert_eq!(node.states("d"), "works=completed fails=failed after=completed");
     assert_eq!(node.task("d", "fails")["exit_code"], 9);
     assert_eq!(node.logs("d", "after"), "the answer is 42\n");
+    node.assert_sound();
+}
+
+#[test]
+fn whoever_looks_at_an_abandoned_run_gives_it_a_coordinator() {
+    let node = Node::new();
+    let (up, gate) = (node.fifo("up"), node.fifo("gate"));
+    node.dag("d", "tasks = [{ id = 'a', command = 'echo up > up; read -r _ < gate' }, { id = 'b', deps = ['a'], command = 'true' }]");
+    node.ok(["run", "-d", "d.toml"]);
+    up.line();
+    kill(node.coordinator());
+    node.ok(["status", "d"]).says("running").tells("note: its coordinator was gone; a new one takes it up");
+    gate.let_through(1);
+    node.ok(["status", "d", "--watch"]);
     node.assert_sound();
 }
 

@@ -164,6 +164,15 @@ impl Node {
             .join(" ")
     }
 
+    /// The same from the store itself: `cis status` gives an abandoned run a coordinator, this does nothing.
+    pub fn stored(&self, dag: &str) -> String {
+        let reader = Reader::open(&self.data.join("dag.db")).unwrap();
+        let key = reader.dag(dag, None).unwrap()[0].key;
+        let run = reader.runs(Some(key), 1).unwrap().remove(0);
+        let tasks = reader.tasks(&run, &[], u32::MAX).unwrap();
+        tasks.iter().map(|task| format!("{}={}", task.task_id, task.status)).collect::<Vec<_>>().join(" ")
+    }
+
     /// What a task of the latest run of `dag` printed.
     pub fn logs(&self, dag: &str, task: &str) -> String {
         self.ok(["logs", dag, "--task", task]).out

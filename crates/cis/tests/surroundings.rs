@@ -1,0 +1,120 @@
+//! Coordinators and runners in company: started from tasks, from scripts, from a terminal that goes away.
+
+mod support;
+
+use std::os::unix::process::CommandExt;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use support::{Node, Running, eventually, process};
+
+#[test]
+fn a_task_may_run_another_dag_on_the_same_data_directory() {
+    let node = Node::new();
+    let cis = support::EXE;
+    let data = node.data.display();
+    node.dag("inner", "tasks = [{ id = 'a', command = 'echo inner $CIS_TASK_ID of $CIS_DAG_ID' }]");
+    node.dag(
+        "outer",
+        &format!("tasks = [{{ id = 'calls', command = '{cis} --data-dir {data} run inner.toml' }}]"),
+    );
+    node.ok(["run", "outer.toml"]);
+    assert_eq!(node.logs("inner", "a"), "inner a of inner\n");
+    node.assert_sound();
+}
+
+#[test]
+fn what_a_task_starts_in_the_background_elsewhere_goes_on_after_it() {
+    let node = Node::new();
+    let (up, gate) = (node.fifo("up"), node.fifo("gate"));
+    let cis = support::EXE;
+    node.dag("inner", "tasks = [{ id = 'a', command = 'echo up > up; read -r _ < gate' }, { id = 'b', deps = ['a'], command = 'echo b' }]");
+    node.dag(
+        "outer",
+        &format!(
+            "tasks = [{{ id = 'calls', command = '{cis} --data-dir elsewhere run --detach inner.toml' }}]"
+        ),
+    );
+    node.ok(["run", "outer.toml"]);
+    up.line();
+    let elsewhere = node.path("elsewhere");
+    let coordinator = eventually("a coordinator", || process::peer(&elsewhere.join("cis.sock")));
+    gate.let_through(1);
+    let mut watch = node.bare();
+    watch.arg("--data-dir").arg(&elsewhere).args(["status", "inner", "--watch"]);
+    Running::start(watch).wait().code(0);
+    let after = process::peer(&elsewhere.join("cis.sock"));
+    assert_eq!(after, Some(coordinator), "and nobody had to take it up");
+}
+
+#[test]
+fn a_background_run_is_out_of_reach_of_its_callers_ctrl_c() {
+    let node = Node::new();
+    let (up, gate) = (node.fifo("up"), node.fifo("gate"));
+    node.dag("d", "tasks = [{ id = 'a', command = 'echo up > up; read -r _ < gate' }, { id = 'b', deps = ['a'], command = 'true' }]");
+    // As a script would: its commands share its process group, and Ctrl-C reaches all of it.
+    let mut script = std::process::Command::new("/bin/sh");
+    script.args([
+        "-c",
+        &format!(
+            "'{}' --data-dir '{}' run --detach d.toml; read -r _ < never",
+            support::EXE,
+            node.data.display()
+        ),
+    ]);
+    let bare = node.bare();
+    script.env_clear().envs(bare.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let _never = node.fifo("never");
+    let mut script = Running::start({
+        script.current_dir(node.dir()).process_group(0);
+        script
+    });
+    script.until("Started d#1");
+    up.line();
+    let coordinator = node.coordinator();
+    let group = Pid::from_raw(script.pid().cast_signed()).unwrap();
+    kill_process_group(group, Signal::INT).unwrap();
+    script.wait();
+    gate.let_through(1);
+    node.ok(["status", "d", "--watch"]);
+    assert_eq!(node.coordinator(), coordinator);
+}
+
+#[test]
+fn a_background_run_keeps_the_settings_it_was_started_with() {
+    let node = Node::new();
+    node.write("small.toml", "[dag]\nlog_cap = \"64KiB\"\n");
+    let (up, gate) = (node.fifo("up"), node.fifo("gate"));
+    node.dag("d", "tasks = [{ id = 'a', command = 'echo up > up; read -r _ < gate' }, { id = 'b', deps = ['a'], command = 'seq 100000' }]");
+    node.ok(["--config", "small.toml", "run", "--detach", "d.toml"]);
+    up.line();
+    gate.let_through(1);
+    node.ok(["status", "d", "--watch"]);
+    assert!(node.logs("d", "b").contains("bytes were cut here"));
+}
+
+#[test]
+fn a_coordinator_with_nothing_to_do_goes() {
+    let node = Node::new();
+    node.ok(["coordinator"]);
+    node.dag("d", "tasks = [{ id = 'a', command = 'true' }]");
+    node.ok(["run", "--detach", "d.toml"]);
+    node.wait_idle();
+    assert_eq!(node.states("d"), "a=completed");
+    assert!(!node.data.join("cis.sock").exists());
+    assert!(process::peer(&node.data.join("runner.sock")).is_none());
+    node.assert_sound();
+}
+
+#[test]
+fn a_stopped_coordinator_keeps_nobody_from_reading() {
+    let node = Node::new();
+    let up = node.fifo("up");
+    node.dag("d", "tasks = [{ id = 'a', command = 'echo up > up; exec sleep 1000' }]");
+    let host = node.spawn(["run", "d.toml"]);
+    up.line();
+    host.signal(Signal::STOP);
+    assert_eq!(node.states("d"), "a=running");
+    host.signal(Signal::CONT);
+    host.signal(Signal::INT);
+    host.wait().code(130);
+}
