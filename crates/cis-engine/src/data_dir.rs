@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use cis_core::id::RunId;
+
 /// A data directory. Its paths are made here and nowhere else, never from anybody's input.
 #[derive(Debug, Clone)]
 pub struct DataDir {
@@ -69,6 +71,11 @@ impl DataDir {
 
     /// Where a run's environment and directory are kept.
     pub fn context(&self, run: i64) -> PathBuf {
+        self.root.join("contexts").join(format!("{run}.json"))
+    }
+
+    /// Where they are kept until the store knows the run.
+    pub fn context_of_new(&self, run: RunId) -> PathBuf {
         self.root.join("contexts").join(format!("{run}.json"))
     }
 

@@ -187,6 +187,27 @@ fn whoever_looks_at_an_abandoned_run_gives_it_a_coordinator() {
 }
 
 #[test]
+fn a_run_whose_start_was_cut_short_still_has_its_surroundings() {
+    let node = Node::new();
+    let (up, gate) = (node.fifo("up"), node.fifo("gate"));
+    node.dag("d", "tasks = [{ id = 'a', command = 'echo up > up; read -r _ < gate' }, { id = 'b', deps = ['a'], command = 'echo $HERE' }]");
+    let mut command = node.command(["run", "-d", "d.toml"]);
+    command.env("HERE", "as the caller had it");
+    Running::start(command).wait().code(0);
+    up.line();
+    kill(node.coordinator());
+    // As a kill between the store's commit and what follows it leaves things.
+    let run_id = node.json(["dag", "runs", "d"])["runs"][0]["run_id"].as_str().unwrap_or_default().to_owned();
+    let contexts = node.data.join("contexts");
+    std::fs::rename(contexts.join("1.json"), contexts.join(format!("{run_id}.json")))
+        .expect("the run's surroundings");
+    gate.let_through(1);
+    node.ok(["coordinator"]);
+    assert_eq!(node.logs("d", "b"), "as the caller had it\n");
+    assert_eq!(std::fs::read_dir(contexts).map(Iterator::count).ok(), Some(0), "and nothing is left of them");
+}
+
+#[test]
 fn a_killed_foreground_run_takes_its_tasks_with_it() {
     let node = Node::new();
     let up = node.fifo("up");

@@ -80,13 +80,21 @@ impl<S: Store> Coordinator<S> {
             by: start.by,
             now: self.clock.now(),
         };
-        let run = self.store.start_run(request).await?;
-        if run.status.is_terminal() {
-            return Ok(run);
-        }
-        start.context.save(&self.options.data_dir.context(run.key.0)).map_err(|e| {
+        // Kept before the run exists: killed in between, the next coordinator finds it.
+        let new = self.options.data_dir.context_of_new(start.run_id);
+        let unkept = |e: std::io::Error| {
             Refusal::new(ErrorCode::Unavailable, format!("cannot keep the run's environment: {e}"))
-        })?;
+        };
+        start.context.save(&new).map_err(unkept)?;
+        let started = self.store.start_run(request).await;
+        let run = match started {
+            Ok(run) if !run.status.is_terminal() => run,
+            over_or_refused => {
+                let _ = std::fs::remove_file(&new);
+                return Ok(over_or_refused?);
+            }
+        };
+        std::fs::rename(&new, self.options.data_dir.context(run.key.0)).map_err(unkept)?;
         self.contexts.insert(run.key, Arc::new(start.context));
         self.unfinished.insert(run.key);
         self.idle.send_replace(false);

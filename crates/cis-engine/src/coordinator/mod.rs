@@ -156,6 +156,11 @@ impl<S: Store> Coordinator<S> {
     async fn take_up(&mut self, opening: Opening) -> Result<(), Refusal> {
         self.unfinished = opening.unfinished.iter().map(|unfinished| unfinished.run.key).collect();
         self.orphans = opening.unfinished.iter().filter(|u| u.attached).map(|u| u.run.key).collect();
+        for run in opening.unfinished.iter().map(|unfinished| &unfinished.run) {
+            // Nearly always in its place already: only a kill in the midst of starting the run leaves it.
+            let data_dir = &self.options.data_dir;
+            let _ = std::fs::rename(data_dir.context_of_new(run.run_id), data_dir.context(run.key.0));
+        }
         if !self.orphans.is_empty() {
             self.orphans_due = Some(self.clock.now().after(ORPHAN_GRACE));
         }
