@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use cis_runner::protocol::Text;
 use serde::{Deserialize, Serialize};
 
+use crate::system::Process;
+
 /// Where tasks of a run start from.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Context {
@@ -19,6 +21,9 @@ pub struct Context {
     /// Where its skills are looked for.
     #[serde(default)]
     pub skill_dirs: Vec<PathBuf>,
+    /// Who asked for the run; if it is attached, it ends with them.
+    #[serde(default)]
+    pub owner: Option<Process>,
 }
 
 impl Context {
@@ -30,7 +35,7 @@ impl Context {
             .filter(|(name, _)| !own(name.as_bytes()))
             .map(|(name, value)| (text(name.as_bytes()), text(value.as_bytes())))
             .collect();
-        Self { env, cwd, skill_dirs }
+        Self { env, cwd, skill_dirs, owner: Process::own() }
     }
 
     /// Writes it to `path`, readable by its owner only.

@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cis_core::source::{Clock, Random, Timestamp};
+use serde::{Deserialize, Serialize};
 
 /// The machine's clock and random numbers.
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,6 +32,36 @@ pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|id| id.trim().to_owned())
         .unwrap_or_default()
+}
+
+/// A process that cannot be mistaken for a later one with the same number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    pid: u32,
+    /// In clock ticks since boot.
+    started: u64,
+    boot: String,
+}
+
+impl Process {
+    /// This one.
+    pub fn own() -> Option<Self> {
+        Self::of(std::process::id())
+    }
+
+    /// Is it still there?
+    pub fn lives(&self) -> bool {
+        Self::of(self.pid).as_ref() == Some(self)
+    }
+
+    fn of(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in parentheses may hold anything, parentheses included.
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let dead = matches!(fields.next()?, "Z" | "X");
+        let started = fields.nth(18)?.parse().ok()?;
+        (!dead).then(|| Self { pid, started, boot: boot_id() })
+    }
 }
 
 /// Who is asking: the user's name, for `created_by`.

@@ -233,6 +233,37 @@ fn a_killed_foreground_run_takes_its_tasks_with_it() {
 }
 
 #[test]
+fn nothing_more_of_a_killed_foreground_run_starts() {
+    let node = Node::new();
+    let text = r#"
+        [[tasks]]
+        id = "fails"
+        command = "echo $CIS_ATTEMPT >> ran; exit 1"
+        retry = { max = 1, backoff = "fixed", initial = "100ms" }
+        [[tasks]]
+        id = "after"
+        depends_on = ["fails"]
+        run_if = "all_done"
+        command = "echo after >> ran"
+    "#;
+    node.dag("d", text);
+    // Killed while nothing of it runs: it waits to try again.
+    let mut run = node.spawn(["run", "d.toml", "--json"]);
+    run.until("not_before");
+    run.signal(Signal::KILL);
+    run.wait();
+    node.ok(["coordinator"]);
+    let status = node.json(["status", "d"]);
+    assert_eq!(
+        (&status["status"], &status["run"]["stop_reason"]),
+        (&"cancelled".into(), &"owner_gone".into())
+    );
+    assert_eq!(node.states("d"), "fails=cancelled after=cancelled");
+    assert_eq!(node.read("ran"), "1\n");
+    node.assert_sound();
+}
+
+#[test]
 fn a_killed_foreground_run_on_anothers_coordinator_ends_too() {
     let node = Node::new();
     let up = node.fifo("up");

@@ -70,8 +70,12 @@ fn a_foreground_run_killed_together_with_its_runner_ends_too() {
     process::kill(runner);
     run.wait();
     node.ok(["coordinator"]);
-    assert!(node.json(["status", "d"])["run"]["completed_at"].is_number());
-    assert_eq!(node.task("d", "plain")["attempt"], 1);
+    let status = node.json(["status", "d"]);
+    assert_eq!(
+        (&status["status"], &status["run"]["stop_reason"]),
+        (&"cancelled".into(), &"owner_gone".into())
+    );
+    assert!(up.is_silent(), "no second attempt of anything");
     node.assert_no_survivors();
     node.assert_sound();
 }

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use cis_core::error::Refusal;
 use cis_core::id::{Epoch, RunKey};
+use cis_core::run::StopReason;
 use cis_core::source::{Clock, Millis, Random, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_runner::protocol::{AttemptKey, ToRunner};
@@ -155,11 +156,16 @@ impl<S: Store> Coordinator<S> {
     /// Takes up what an earlier coordinator left.
     async fn take_up(&mut self, opening: Opening) -> Result<(), Refusal> {
         self.unfinished = opening.unfinished.iter().map(|unfinished| unfinished.run.key).collect();
-        self.orphans = opening.unfinished.iter().filter(|u| u.attached).map(|u| u.run.key).collect();
         for run in opening.unfinished.iter().map(|unfinished| &unfinished.run) {
             // Nearly always in its place already: only a kill in the midst of starting the run leaves it.
             let data_dir = &self.options.data_dir;
             let _ = std::fs::rename(data_dir.context_of_new(run.run_id), data_dir.context(run.key.0));
+        }
+        let attached = opening.unfinished.iter().filter(|u| u.attached).map(|u| u.run.key);
+        let (ownerless, orphans): (Vec<_>, Vec<_>) = attached.partition(|run| self.has_lost_its_owner(*run));
+        self.orphans = orphans;
+        for run in &ownerless {
+            self.stop_run(*run, StopReason::OwnerGone).await?;
         }
         if !self.orphans.is_empty() {
             self.orphans_due = Some(self.clock.now().after(ORPHAN_GRACE));
@@ -169,7 +175,7 @@ impl<S: Store> Coordinator<S> {
             return Ok(());
         }
         let cancelling: HashSet<AttemptKey> = (opening.live.iter())
-            .filter(|live| live.status == TaskStatus::Cancelling)
+            .filter(|live| live.status == TaskStatus::Cancelling || ownerless.contains(&live.run))
             .map(|live| key_of(&live.claim))
             .collect();
         for live in opening.live {
@@ -197,6 +203,11 @@ impl<S: Store> Coordinator<S> {
             self.stop_attempt(key, false);
         }
         self.flush().await
+    }
+
+    /// Is the process that an attached run belongs to gone? If that cannot be told, it is given time to return.
+    fn has_lost_its_owner(&mut self, run: RunKey) -> bool {
+        self.context(run).is_ok_and(|context| context.owner.as_ref().is_some_and(|owner| !owner.lives()))
     }
 
     /// Is the machine still in the boot the last coordinator saw? Notes the present one.
