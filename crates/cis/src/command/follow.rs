@@ -37,11 +37,19 @@ const LAST_LINES: usize = 20;
 const FAILURES_SHOWN: usize = 3;
 
 /// What wakes the loop.
+#[derive(Debug)]
 enum Wake {
     Changed,
     /// The coordinator went away.
     Lost,
     Interrupted,
+}
+
+/// What the person at the keyboard asks for, and whatever else wakes the loop.
+#[derive(Debug)]
+pub(super) struct Interrupts {
+    wake: mpsc::Sender<Wake>,
+    woken: mpsc::Receiver<Wake>,
 }
 
 /// How the run is shown.
@@ -52,15 +60,20 @@ enum Show {
 }
 
 /// Follows `run` to its end; the exit code tells how it ended.
-pub(super) fn follow(setup: &Setup, mut session: Session, run: &RunRef, dag: Arc<Dag>) -> Outcome {
+pub(super) fn follow(
+    setup: &Setup,
+    mut session: Session,
+    run: &RunRef,
+    dag: Arc<Dag>,
+    interrupts: Interrupts,
+) -> Outcome {
     let reader = Reader::open(&setup.data_dir().database())?;
     let line = reader
         .run(run.key)?
         .ok_or_else(|| Failure::new(ErrorCode::Internal, "the run is not in the store"))?;
     let mut watch = Watch::new(reader, line, dag, setup.data_dir());
     let mut show = Show::new(setup.json);
-    let (wake, woken) = mpsc::channel();
-    catch_interrupts(wake.clone())?;
+    let Interrupts { wake, woken } = interrupts;
     subscribe(&session, wake.clone())?;
     let mut interrupts = 0;
     loop {
@@ -100,13 +113,19 @@ fn subscribe(session: &Session, wake: mpsc::Sender<Wake>) -> Result<(), Failure>
     Ok(session.follow(move |alive| wake.send(if alive { Wake::Changed } else { Wake::Lost }).is_ok())?)
 }
 
-fn catch_interrupts(wake: mpsc::Sender<Wake>) -> Result<(), Failure> {
-    let unable =
-        |e: std::io::Error| Failure::new(ErrorCode::Unavailable, format!("cannot catch signals: {e}"));
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(unable)?;
-    let thread = std::thread::Builder::new().name("cis-signals".into());
-    let caught = thread.spawn(move || signals.forever().all(|_| wake.send(Wake::Interrupted).is_ok()));
-    caught.map(drop).map_err(unable)
+impl Interrupts {
+    /// Catches them from now on.
+    pub(super) fn catch() -> Result<Self, Failure> {
+        let unable =
+            |e: std::io::Error| Failure::new(ErrorCode::Unavailable, format!("cannot catch signals: {e}"));
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(unable)?;
+        let (wake, woken) = mpsc::channel();
+        let told = wake.clone();
+        let thread = std::thread::Builder::new().name("cis-signals".into());
+        let caught = thread.spawn(move || signals.forever().all(|_| told.send(Wake::Interrupted).is_ok()));
+        caught.map_err(unable)?;
+        Ok(Self { wake, woken })
+    }
 }
 
 impl Show {

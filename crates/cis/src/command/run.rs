@@ -19,7 +19,8 @@ use cis_store::sqlite::Reader;
 use serde_json::{Map, Value, json};
 
 use super::definition::{self, Loaded, nearest};
-use super::{Failure, Outcome, Setup, find, follow};
+use super::follow::{self, Interrupts};
+use super::{Failure, Outcome, Setup, find};
 use crate::cli::RunArgs;
 use crate::term::text;
 
@@ -154,14 +155,16 @@ pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wi
         by: user(),
         context: Context::of_caller(cwd, ready.skill_dirs),
     };
+    // Caught before the run exists: from then on a Ctrl-C means the run.
+    let interrupts = (!wish.detach).then(Interrupts::catch).transpose()?;
     let run = session.start(start)?;
-    if wish.detach {
+    let Some(interrupts) = interrupts else {
         let closed = session.close();
         tell_detached(setup, &run, ready.dag.tasks.len());
         closed?;
         return Ok(0);
-    }
-    follow::follow(setup, session, &run, ready.dag)
+    };
+    follow::follow(setup, session, &run, ready.dag, interrupts)
 }
 
 fn tell_detached(setup: &Setup, run: &RunRef, tasks: usize) {
