@@ -25,6 +25,7 @@ pub(crate) struct RunnerLink {
     writing: OwnedWriteHalf,
     decoder: Decoder,
     outgoing: Vec<u8>,
+    buffer: Box<[u8]>,
     /// What the runner knew of when we came.
     pub(crate) known: Vec<Known>,
 }
@@ -58,8 +59,14 @@ impl RunnerLink {
     async fn handshake(address: &RunnerAddress) -> io::Result<Result<Self, Refusal>> {
         let stream = open(&address.data_dir, &address.exe).await?;
         let (reading, writing) = stream.into_split();
-        let mut link =
-            Self { reading, writing, decoder: Decoder::new(), outgoing: Vec::new(), known: Vec::new() };
+        let mut link = Self {
+            reading,
+            writing,
+            decoder: Decoder::new(),
+            outgoing: Vec::new(),
+            buffer: vec![0; READ_BYTES].into(),
+            known: Vec::new(),
+        };
         link.queue(&ToRunner::Hello { protocol: PROTOCOL, epoch: address.epoch.0, slots: address.slots });
         link.flush().await?;
         match link.next().await? {
@@ -81,12 +88,11 @@ impl RunnerLink {
             if let Some(message) = self.pull()? {
                 return Ok(message);
             }
-            let mut bytes = [0; READ_BYTES];
-            let n = self.reading.read(&mut bytes).await?;
+            let n = self.reading.read(&mut self.buffer).await?;
             if n == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            self.decoder.push(&bytes[..n]);
+            self.decoder.push(&self.buffer[..n]);
         }
     }
 

@@ -34,7 +34,9 @@ impl From<StoreError> for Refusal {
     fn from(e: StoreError) -> Self {
         match e {
             StoreError::Refused(refusal) => refusal,
-            StoreError::Database(why) => Self::new(ErrorCode::Unavailable, format!("the database failed: {why}")),
+            StoreError::Database(why) => {
+                Self::new(ErrorCode::Unavailable, format!("the database failed: {why}"))
+            }
             StoreError::Closed => Self::new(ErrorCode::Unavailable, "the store is closed"),
         }
     }
@@ -56,8 +58,12 @@ pub trait Store: Send + Sync + 'static {
     /// Records how attempts ended, lets their dependents go, and claims what is next: one transaction.
     fn advance(&self, request: Advance) -> impl Future<Output = Answer<Advanced>> + Send;
     /// Commits that a run is to stop, for a reason.
-    fn stop_run(&self, run: RunKey, reason: StopReason, now: Timestamp)
-    -> impl Future<Output = Answer<RunStatus>> + Send;
+    fn stop_run(
+        &self,
+        run: RunKey,
+        reason: StopReason,
+        now: Timestamp,
+    ) -> impl Future<Output = Answer<RunStatus>> + Send;
     /// Does one bounded chunk of the large steps that are under way.
     fn work(&self, now: Timestamp) -> impl Future<Output = Answer<Worked>> + Send;
     /// Does what has become due: backoffs over, timeouts, expiries.
@@ -247,7 +253,10 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     Succeeded,
-    Failed { failure: Failure, why: Option<String> },
+    Failed {
+        failure: Failure,
+        why: Option<String>,
+    },
     /// Ended because it was told to, or never begun because of that.
     Stopped,
 }

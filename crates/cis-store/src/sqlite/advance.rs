@@ -138,6 +138,8 @@ fn write(tx: &mut Tx<'_>, live: &Live, report: &Report, judged: Judged) -> Answe
     // Nobody can claim it before its backoff is over, so nobody is late before that.
     let claimable_at = not_before.unwrap_or(tx.now);
     let deadline = if again { tasks::queue_deadline(tx, task.run, task.ix, claimable_at)? } else { None };
+    // `+status`: SQLite would otherwise weigh the bound status against the partial indexes, and compile the
+    // statement anew for every value.
     let changed = tx
         .conn
         .prepare_cached(
@@ -145,7 +147,7 @@ fn write(tx: &mut Tx<'_>, live: &Live, report: &Report, judged: Judged) -> Answe
                     output = ?7, error = ?8, outputs_json = ?9, log_bytes = ?10, log_cut_bytes = ?11,
                     started_at = ?12, cause = ?13, hold = ?14, not_before = ?15, free_tries = free_tries + ?16,
                     ready_order = CASE WHEN ?4 = 'ready' THEN ?17 ELSE ready_order END, queue_deadline = ?18
-             WHERE execution_id = ?1 AND status = ?2 AND version = ?3 AND fence = ?19",
+             WHERE execution_id = ?1 AND +status = ?2 AND version = ?3 AND fence = ?19",
         )?
         .execute(params![
             task.execution.0,

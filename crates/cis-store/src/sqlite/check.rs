@@ -90,7 +90,12 @@ fn unfolded(store: &Reader, run: &RunLine, dag: &cis_core::dag::Dag) -> Answer<V
     }
     let mut wrong = Vec::new();
     if folded.run != (run.status, run.version) {
-        wrong.push(format!("{}: events say {:?}, the row {:?}", run.label(), folded.run, (run.status, run.version)));
+        wrong.push(format!(
+            "{}: events say {:?}, the row {:?}",
+            run.label(),
+            folded.run,
+            (run.status, run.version)
+        ));
     }
     for task in store.tasks(run, &[], u32::MAX)? {
         let told = folded.tasks[task.ix.index()];

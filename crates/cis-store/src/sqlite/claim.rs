@@ -74,18 +74,22 @@ fn matching_queues(tx: &Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {
 /// The first `limit` tasks of a queue that may be started. Starting one whose run is stopping would be for nothing.
 fn heads(tx: &mut Tx<'_>, queue: i64, limit: u32, into: &mut Vec<Candidate>) -> Answer<()> {
     let conn = tx.conn;
-    let mut statement = conn.prepare_cached(
+    // The queue stands in the text, and there is no limit (the index gives rows in order, one by one): SQLite
+    // plans with the values of bound parameters, and would compile the statement anew for every claim.
+    let mut statement = conn.prepare_cached(&format!(
         "SELECT execution_id, run_key, version, attempt, priority, ready_order
          FROM task_executions INDEXED BY tasks_claimable
-         WHERE queue_key = ?1 AND status = 'ready' AND hold = 0
-         ORDER BY priority DESC, ready_order LIMIT ?2",
-    )?;
-    let mut rows = statement.query(params![queue, limit.saturating_add(PASSED_MAX)])?;
+         WHERE queue_key = {queue} AND status = 'ready' AND hold = 0
+         ORDER BY priority DESC, ready_order"
+    ))?;
+    let mut rows = statement.query([])?;
     let enough = into.len() + limit as usize;
-    while into.len() < enough {
+    let mut passed = 0;
+    while into.len() < enough && passed <= PASSED_MAX {
         let Some(row) = rows.next()? else { break };
         let run = RunKey(row.get(1)?);
         if tx.run(run)?.is_stopping() {
+            passed += 1;
             continue;
         }
         into.push(Candidate {
@@ -173,7 +177,8 @@ fn uses_templates(dag: &Dag, task: &Task) -> bool {
 fn next_fence(tx: &mut Tx<'_>, epoch: Epoch) -> Answer<Fence> {
     check_epoch(tx, epoch)?;
     let used = tx.memory.fences.map_or(0, |(_, used)| used);
-    let next = used.checked_add(1).ok_or_else(|| Refusal::new(ErrorCode::Unavailable, "out of fences: restart"))?;
+    let next =
+        used.checked_add(1).ok_or_else(|| Refusal::new(ErrorCode::Unavailable, "out of fences: restart"))?;
     tx.memory.fences = Some((epoch, next));
     Ok(Fence::new(epoch, next))
 }

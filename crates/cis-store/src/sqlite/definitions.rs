@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use cis_core::dag::stored;
 use cis_core::dag::plan::Plan;
+use cis_core::dag::stored;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Revision;
 use rusqlite::{OptionalExtension, params};
@@ -59,7 +59,9 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
 fn dag_key(tx: &Tx<'_>, request: &Publish) -> Answer<i64> {
     let (dag_id, scope) = (request.dag.dag_id.as_str(), request.dag.scope.as_str());
     tx.conn
-        .prepare_cached("INSERT INTO dags (scope, dag_id, updated_at) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING")?
+        .prepare_cached(
+            "INSERT INTO dags (scope, dag_id, updated_at) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+        )?
         .execute(params![scope, dag_id, tx.now.0])?;
     Ok(tx
         .conn
@@ -88,19 +90,25 @@ fn same_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<Option<P
 fn asked_before(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<bool> {
     Ok(tx
         .conn
-        .prepare_cached("SELECT EXISTS (SELECT 1 FROM dag_definitions WHERE dag_key = ?1 AND content_hash = ?2)")?
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM dag_definitions WHERE dag_key = ?1 AND content_hash = ?2)",
+        )?
         .query_row(params![dag_key, request.content_hash], |row| row.get(0))?)
 }
 
 fn refuse_other_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<Published> {
     let existing: String = tx
         .conn
-        .prepare_cached("SELECT content_hash FROM dag_definitions WHERE dag_key = ?1 ORDER BY revision DESC LIMIT 1")?
+        .prepare_cached(
+            "SELECT content_hash FROM dag_definitions WHERE dag_key = ?1 ORDER BY revision DESC LIMIT 1",
+        )?
         .query_row([dag_key], |row| row.get(0))?;
     let dag_id = &request.dag.dag_id;
     let suggested = format!("{dag_id}-{}", request.content_hash.get(..8).unwrap_or_default());
     Err(Refusal::new(ErrorCode::ContentConflict, format!("`{dag_id}` exists with other content"))
-        .hint(format!("ask for a new revision (`--revision`), or publish it under another id, such as `{suggested}`"))
+        .hint(format!(
+            "ask for a new revision (`--revision`), or publish it under another id, such as `{suggested}`"
+        ))
         .details(json!({
             "dag_id": dag_id,
             "existing_hash": existing,
@@ -110,7 +118,13 @@ fn refuse_other_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<
         .into())
 }
 
-fn published(request: &Publish, created: bool, key: i64, revision: Revision, status: RevisionStatus) -> Published {
+fn published(
+    request: &Publish,
+    created: bool,
+    key: i64,
+    revision: Revision,
+    status: RevisionStatus,
+) -> Published {
     Published {
         created,
         definition: key,
@@ -126,7 +140,9 @@ fn published(request: &Publish, created: bool, key: i64, revision: Revision, sta
 pub(super) fn settle(tx: &mut Tx<'_>, request: &Settle) -> Answer<Settled> {
     let (status, hash, version) = tx
         .conn
-        .prepare_cached("SELECT status, content_hash, version FROM dag_definitions WHERE definition_key = ?1")?
+        .prepare_cached(
+            "SELECT status, content_hash, version FROM dag_definitions WHERE definition_key = ?1",
+        )?
         .query_row([request.definition], |row| {
             Ok((parsed(row, 0, RevisionStatus::from_word)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
         })

@@ -10,8 +10,10 @@ use crate::port::{Answer, StoreError};
 /// Every migration, in order. `PRAGMA user_version` counts how many have been applied.
 const MIGRATIONS: &[&str] = &[include_str!("schema/0001_init.sql")];
 
-/// Pages of write-ahead log before the writer folds them back into the file: about 16 MiB.
-const CHECKPOINT_PAGES: u32 = 4_000;
+/// Pages of write-ahead log before the writer folds them back into the file: about 4 MiB. Small, so that the log
+/// is soon written over instead of growing: writes into blocks a file already has are several times cheaper,
+/// and so is forcing them to disk.
+const CHECKPOINT_PAGES: u32 = 1_000;
 
 /// Page cache of the writer, in KiB.
 const CACHE_KIB: u32 = 16_000;
@@ -41,7 +43,10 @@ pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
 
 /// Opens `file` for reading only. Works while others write.
 pub(super) fn open_read_only(file: &Path) -> Answer<Connection> {
-    let conn = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    let conn = Connection::open_with_flags(
+        file,
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
+    )?;
     conn.busy_timeout(std::time::Duration::from_secs(10))?;
     let version = version(&conn)?;
     if version != MIGRATIONS.len() {

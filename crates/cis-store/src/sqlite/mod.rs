@@ -43,10 +43,9 @@ use cis_core::source::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::port::{
-    Advance, Advanced, Answer, Opening, Publish, Published, RunRef, Settle, Settled, StartRun, Started, Store, Swept,
-    Worked,
+    Advance, Advanced, Answer, Opening, Publish, Published, RunRef, Settle, Settled, StartRun, Started,
+    Store, Swept, Worked,
 };
-
 
 pub use reader::Reader;
 pub use steps::Chunks;

@@ -118,7 +118,8 @@ impl RunLine {
             Fate::Run if task.more().when.is_some() => TaskStatus::Pending,
             Fate::Run => {
                 let left = task.depends_on.iter().filter(|before| self.fate(**before) == Fate::Run).count();
-                let deps = Dependencies { left: u32::try_from(left).unwrap_or(u32::MAX), ..Dependencies::default() };
+                let deps =
+                    Dependencies { left: u32::try_from(left).unwrap_or(u32::MAX), ..Dependencies::default() };
                 match readiness::verdict(task.run_if, deps) {
                     Verdict::Go => TaskStatus::Ready,
                     Verdict::Wait | Verdict::Skip(_) => TaskStatus::Pending,
@@ -166,6 +167,8 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
+// `LIMIT 0 + ?`: SQLite looks into a bare bound limit while it plans, and so compiles the statement anew for
+// every value.
 const DAG_SQL: &str = "
     SELECT d.dag_key, d.dag_id, d.scope,
            coalesce(r.status, (SELECT f.status FROM dag_definitions f WHERE f.dag_key = d.dag_key
@@ -197,7 +200,7 @@ impl Reader {
     pub fn dags(&self, status: Option<&str>, scope: Option<&str>, limit: u32) -> Answer<Vec<DagLine>> {
         let sql = format!(
             "{DAG_SQL} WHERE (?1 IS NULL OR d.scope = ?1) AND (?2 IS NULL OR shown = ?2)
-             ORDER BY d.updated_at DESC LIMIT ?3"
+             ORDER BY d.updated_at DESC LIMIT 0 + ?3"
         );
         self.collect(&sql, params![scope, status, limit], dag_line)
     }
@@ -210,7 +213,7 @@ impl Reader {
 
     /// Ids of DAGs, for suggestions.
     pub fn dag_ids(&self, limit: u32) -> Answer<Vec<String>> {
-        self.collect("SELECT dag_id FROM dags ORDER BY updated_at DESC LIMIT ?1", [limit], |row| row.get(0))
+        self.collect("SELECT dag_id FROM dags ORDER BY updated_at DESC LIMIT 0 + ?1", [limit], |row| row.get(0))
     }
 
     /// The contents a DAG has had, latest first.
@@ -255,8 +258,8 @@ impl Reader {
     pub fn runs(&self, dag: Option<i64>, limit: u32) -> Answer<Vec<RunLine>> {
         let sql = match dag {
             // Numbers count up within a DAG, so its own index answers in order.
-            Some(_) => format!("{RUN_SQL} WHERE r.dag_key = ?1 ORDER BY r.number DESC LIMIT ?2"),
-            None => format!("{RUN_SQL} WHERE ?1 IS NULL ORDER BY r.run_key DESC LIMIT ?2"),
+            Some(_) => format!("{RUN_SQL} WHERE r.dag_key = ?1 ORDER BY r.number DESC LIMIT 0 + ?2"),
+            None => format!("{RUN_SQL} WHERE ?1 IS NULL ORDER BY r.run_key DESC LIMIT 0 + ?2"),
         };
         self.collect(&sql, params![dag, limit], run_line)
     }
@@ -297,7 +300,7 @@ impl Reader {
     pub fn live(&self, run: &RunLine, limit: u32) -> Answer<Vec<TaskLine>> {
         let sql = format!(
             "{TASK_SQL} INDEXED BY tasks_live WHERE run_key = ?1 AND status IN ('running', 'cancelling')
-             ORDER BY coalesce(started_at, 9e15), execution_id LIMIT ?2"
+             ORDER BY coalesce(started_at, 9e15), execution_id LIMIT 0 + ?2"
         );
         self.collect(&sql, params![run.key.0, limit], |row| task_line(row, run.first_execution))
     }
@@ -315,7 +318,7 @@ impl Reader {
         let from = after.0.max(run.first_position.0 - 1);
         let mut statement = self.conn.prepare_cached(
             "SELECT position, run_key, task_ix, version, step, status, at, data FROM events
-             WHERE position > ?1 ORDER BY position LIMIT ?2",
+             WHERE position > ?1 ORDER BY position LIMIT 0 + ?2",
         )?;
         let mut rows = statement.query(params![from, limit])?;
         let (mut events, mut read_to) = (Vec::new(), from);
@@ -330,7 +333,9 @@ impl Reader {
 
     /// The position of the last event.
     pub fn last_position(&self) -> Answer<Position> {
-        Ok(Position(self.conn.query_row("SELECT coalesce(max(position), 0) FROM events", [], |row| row.get(0))?))
+        Ok(Position(
+            self.conn.query_row("SELECT coalesce(max(position), 0) FROM events", [], |row| row.get(0))?,
+        ))
     }
 
     fn collect<T>(

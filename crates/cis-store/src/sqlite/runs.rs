@@ -13,13 +13,17 @@ use serde_json::json;
 
 use super::tx::{Tx, parsed};
 use super::{claim, steps};
-use crate::port::{Answer, Definition, Fate, LiveAttempt, Opening, RevisionStatus, RunRef, StartRun, Unfinished};
+use crate::port::{
+    Answer, Definition, Fate, LiveAttempt, Opening, RevisionStatus, RunRef, StartRun, Unfinished,
+};
 
 /// See [`crate::Store::open_epoch`].
 pub(super) fn open_epoch(tx: &mut Tx<'_>) -> Answer<Opening> {
     let epoch: i64 = tx
         .conn
-        .prepare_cached("UPDATE counters SET value = value + 1 WHERE name = 'coordinator_epoch' RETURNING value")?
+        .prepare_cached(
+            "UPDATE counters SET value = value + 1 WHERE name = 'coordinator_epoch' RETURNING value",
+        )?
         .query_row([], |row| row.get(0))?;
     tx.memory.fences = Some((Epoch(epoch), 0));
     let keys: Vec<RunKey> = tx
@@ -46,7 +50,14 @@ fn live_attempts(tx: &mut Tx<'_>) -> Answer<Vec<LiveAttempt>> {
         .query_map([], |row| {
             let status = parsed(row, 3, TaskStatus::from_word)?;
             let claimed_at = Timestamp(row.get(4)?);
-            Ok((ExecutionId(row.get(0)?), Fence(row.get(1)?), RunKey(row.get(2)?), status, claimed_at, row.get(5)?))
+            Ok((
+                ExecutionId(row.get(0)?),
+                Fence(row.get(1)?),
+                RunKey(row.get(2)?),
+                status,
+                claimed_at,
+                row.get(5)?,
+            ))
         })?
         .collect::<Result<_, _>>()?;
     rows.into_iter()
@@ -110,7 +121,8 @@ fn confirmed_dag(tx: &Tx<'_>, definition: i64) -> Answer<i64> {
     match status {
         RevisionStatus::Confirmed => Ok(dag_key),
         RevisionStatus::Pending => {
-            Err(Refusal::new(ErrorCode::AwaitingConfirmation, "nobody has confirmed this revision yet").into())
+            Err(Refusal::new(ErrorCode::AwaitingConfirmation, "nobody has confirmed this revision yet")
+                .into())
         }
         gone => Err(Refusal::new(ErrorCode::InvalidTransition, format!("this revision is {}", gone.word()))
             .hint("publish it again to open a new request")
@@ -147,7 +159,9 @@ fn insert(tx: &mut Tx<'_>, request: &StartRun, definition: &Definition, dag_key:
     let total = definition.dag.tasks.len();
     let first: i64 = tx
         .conn
-        .prepare_cached("UPDATE counters SET value = value + ?1 WHERE name = 'next_execution' RETURNING value - ?1")?
+        .prepare_cached(
+            "UPDATE counters SET value = value + ?1 WHERE name = 'next_execution' RETURNING value - ?1",
+        )?
         .query_row([total], |row| row.get(0))?;
     let number: i64 = tx
         .conn

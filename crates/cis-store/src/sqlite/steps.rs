@@ -8,9 +8,9 @@ use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{OptionalExtension, params};
 use serde_json::json;
 
+use super::runs;
 use super::tasks::{self, TaskRow};
 use super::tx::{Tx, parsed};
-use super::runs;
 use crate::port::{Answer, Fate, Worked};
 
 /// How much of a large step is done at once.
@@ -88,14 +88,23 @@ pub(super) fn add_spread(tx: &Tx<'_>, run: RunKey, task: TaskIx, impact: Impact,
     add(tx, run, "spread", Some(task), Some(impact), from)
 }
 
-fn add(tx: &Tx<'_>, run: RunKey, kind: &str, task: Option<TaskIx>, impact: Option<Impact>, at: usize) -> Answer<()> {
+fn add(
+    tx: &Tx<'_>,
+    run: RunKey,
+    kind: &str,
+    task: Option<TaskIx>,
+    impact: Option<Impact>,
+    at: usize,
+) -> Answer<()> {
     let impact = impact.map(|impact| match impact {
         Impact::Fine => "fine",
         Impact::Failed => "failed",
         Impact::Blocked => "blocked",
     });
     tx.conn
-        .prepare_cached("INSERT INTO steps (run_key, kind, task_ix, impact, cursor) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .prepare_cached(
+            "INSERT INTO steps (run_key, kind, task_ix, impact, cursor) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
         .execute(params![run.0, kind, task.map(|ix| ix.0), impact, at])?;
     Ok(())
 }
@@ -168,7 +177,11 @@ fn create(tx: &mut Tx<'_>, step: &Step, mut budget: usize) -> Answer<usize> {
         }
         cursor += 1;
     }
-    if cursor < 2 * plan_len { advance_to(tx, step, cursor)? } else { done(tx, step)? }
+    if cursor < 2 * plan_len {
+        advance_to(tx, step, cursor)?
+    } else {
+        done(tx, step)?
+    }
     Ok(budget)
 }
 
@@ -259,14 +272,15 @@ fn carry_outputs(tx: &Tx<'_>, execution: ExecutionId, from: Option<RunKey>, ix: 
 /// Cancels what has not started and asks what has to stop.
 fn stop(tx: &mut Tx<'_>, step: &Step, budget: usize) -> Answer<usize> {
     let row = tx.run(step.run)?;
-    let (first, last) = (row.first.0, row.first.0 + i64::try_from(row.definition().plan.len()).unwrap_or(0) - 1);
+    let (first, last) =
+        (row.first.0, row.first.0 + i64::try_from(row.definition().plan.len()).unwrap_or(0) - 1);
     let from = first + i64::try_from(step.cursor).unwrap_or(0);
     let tasks: Vec<(TaskRow, Option<Fence>)> = tx
         .conn
         .prepare_cached(
             "SELECT execution_id, status, version, fence FROM task_executions
              WHERE execution_id BETWEEN ?1 AND ?2 AND status IN ('pending', 'waiting', 'ready', 'running')
-             ORDER BY execution_id LIMIT ?3",
+             ORDER BY execution_id LIMIT 0 + ?3",
         )?
         .query_map(params![from, last, budget], |row| {
             let execution = ExecutionId(row.get(0)?);

@@ -45,7 +45,7 @@ fn end_backoffs(tx: &mut Tx<'_>) -> Answer<()> {
     let due = due_tasks(
         tx,
         "SELECT execution_id, run_key, version, hold FROM task_executions INDEXED BY tasks_backing_off
-         WHERE status = 'ready' AND hold = 2 AND not_before <= ?1 ORDER BY not_before LIMIT ?2",
+         WHERE status = 'ready' AND hold = 2 AND not_before <= ?1 ORDER BY not_before LIMIT 0 + ?2",
     )?;
     for (execution, run, ..) in due {
         let hold = tasks::enter_window(tx, run)?;
@@ -60,7 +60,7 @@ fn time_out_waiting_tasks(tx: &mut Tx<'_>) -> Answer<()> {
     let due = due_tasks(
         tx,
         "SELECT execution_id, run_key, version, hold FROM task_executions INDEXED BY tasks_queue_due
-         WHERE status = 'ready' AND queue_deadline <= ?1 ORDER BY queue_deadline LIMIT ?2",
+         WHERE status = 'ready' AND queue_deadline <= ?1 ORDER BY queue_deadline LIMIT 0 + ?2",
     )?;
     for (execution, run, version, _) in due {
         if tx.run(run)?.is_stopping() {
@@ -75,7 +75,9 @@ fn time_out_waiting_tasks(tx: &mut Tx<'_>) -> Answer<()> {
         let task = TaskRow { execution, run, ix, status: TaskStatus::Ready, version };
         tasks::move_task(tx, task, TaskMove::QueueTimeout, None)?;
         tx.conn
-            .prepare_cached("UPDATE task_executions SET cause = 'nobody claimed it in time' WHERE execution_id = ?1")?
+            .prepare_cached(
+                "UPDATE task_executions SET cause = 'nobody claimed it in time' WHERE execution_id = ?1",
+            )?
             .execute([execution.0])?;
         if hold == 0 {
             tasks::leave_window(tx, run)?;
@@ -90,7 +92,7 @@ fn time_out_runs(tx: &mut Tx<'_>) -> Answer<()> {
         .conn
         .prepare_cached(
             "SELECT run_key FROM dag_runs INDEXED BY runs_due
-             WHERE completed_at IS NULL AND deadline <= ?1 ORDER BY deadline LIMIT ?2",
+             WHERE completed_at IS NULL AND deadline <= ?1 ORDER BY deadline LIMIT 0 + ?2",
         )?
         .query_map(params![tx.now.0, SWEEP_MAX], |row| row.get(0).map(RunKey))?
         .collect::<Result<_, _>>()?;
@@ -105,7 +107,7 @@ fn expire_requests(tx: &mut Tx<'_>) -> Answer<()> {
         .conn
         .prepare_cached(
             "SELECT definition_key, version FROM dag_definitions INDEXED BY definitions_expiring
-             WHERE status = 'pending' AND expires_at <= ?1 ORDER BY expires_at LIMIT ?2",
+             WHERE status = 'pending' AND expires_at <= ?1 ORDER BY expires_at LIMIT 0 + ?2",
         )?
         .query_map(params![tx.now.0, SWEEP_MAX], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;

@@ -29,14 +29,20 @@ pub(super) struct TaskRow {
 }
 
 /// The guarded move itself: status and version, nothing else, and its event.
-pub(super) fn move_task(tx: &mut Tx<'_>, task: TaskRow, step: TaskMove, data: Option<&Value>) -> Answer<TaskStatus> {
+pub(super) fn move_task(
+    tx: &mut Tx<'_>,
+    task: TaskRow,
+    step: TaskMove,
+    data: Option<&Value>,
+) -> Answer<TaskStatus> {
     let to = task.status.after(step).map_err(Refusal::from)?;
     let completed_at = to.is_terminal().then_some(tx.now.0);
+    // `+status`: see `advance::write`.
     let changed = tx
         .conn
         .prepare_cached(
             "UPDATE task_executions SET status = ?4, version = version + 1, hold = 0, completed_at = ?5
-             WHERE execution_id = ?1 AND status = ?2 AND version = ?3",
+             WHERE execution_id = ?1 AND +status = ?2 AND version = ?3",
         )?
         .execute(params![task.execution.0, task.status.word(), task.version.0, to.word(), completed_at])?;
     guarded(changed, task)?;
@@ -94,7 +100,12 @@ fn make_ready(tx: &mut Tx<'_>, task: TaskRow) -> Answer<()> {
 }
 
 /// When a task that may be claimed from `from` on gives up waiting for it.
-pub(super) fn queue_deadline(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, from: Timestamp) -> Answer<Option<Timestamp>> {
+pub(super) fn queue_deadline(
+    tx: &mut Tx<'_>,
+    run: RunKey,
+    ix: TaskIx,
+    from: Timestamp,
+) -> Answer<Option<Timestamp>> {
     let limit = tx.run(run)?.definition().dag.tasks[ix.index()].more().queue_timeout;
     let deadline = limit.map(|limit| from.after(limit));
     if let Some(at) = deadline {
@@ -154,7 +165,8 @@ pub(super) fn skip(tx: &mut Tx<'_>, task: TaskRow, skip: Skip, cause: &str) -> A
 pub(super) fn ended(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, status: TaskStatus) -> Answer<()> {
     let row = tx.run(run)?;
     let definition = row.definition().clone();
-    let ignorable = definition.dag.policy == Policy::AllowDebt && definition.dag.tasks[ix.index()].debt_ignorable;
+    let ignorable =
+        definition.dag.policy == Policy::AllowDebt && definition.dag.tasks[ix.index()].debt_ignorable;
     row.tasks_left -= 1;
     match status {
         TaskStatus::Completed => row.completed += 1,
@@ -165,7 +177,8 @@ pub(super) fn ended(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, status: TaskStatus
     let is_sink = definition.plan.dependents(ix).is_empty();
     if is_sink && status == TaskStatus::Completed {
         row.sinks_completed += 1;
-        let enough = definition.dag.policy == Policy::FirstSuccess && !row.is_stopping() && row.tasks_left > 0;
+        let enough =
+            definition.dag.policy == Policy::FirstSuccess && !row.is_stopping() && row.tasks_left > 0;
         if enough {
             runs::stop(tx, run, StopReason::FirstSuccess)?;
         }
@@ -238,7 +251,13 @@ fn ranges(sorted: &[TaskIx]) -> Vec<(u32, u32)> {
 }
 
 /// Counts one ended dependency down in every pending task of a range; answers those with none left.
-fn tell(tx: &mut Tx<'_>, run: RunKey, low: i64, high: i64, impact: Impact) -> Answer<Vec<(TaskRow, Dependencies)>> {
+fn tell(
+    tx: &mut Tx<'_>,
+    run: RunKey,
+    low: i64,
+    high: i64,
+    impact: Impact,
+) -> Answer<Vec<(TaskRow, Dependencies)>> {
     let first = tx.run(run)?.first;
     let mut statement = tx.conn.prepare_cached(
         "UPDATE task_executions SET deps_left = deps_left - 1, deps_failed = deps_failed + ?3,

@@ -180,7 +180,8 @@ mod tests {
     fn writer(dir: &tempfile::TempDir) -> (Writer, Connection) {
         let open = || Connection::open(dir.path().join("t.db")).unwrap();
         let (conn, other) = (open(), open());
-        conn.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (n INTEGER PRIMARY KEY CHECK (n > 0))").unwrap();
+        conn.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (n INTEGER PRIMARY KEY CHECK (n > 0))")
+            .unwrap();
         conn.busy_timeout(Duration::ZERO).unwrap();
         (Writer::start(conn, Chunks::default()).unwrap(), other)
     }
@@ -238,7 +239,8 @@ mod tests {
         });
         assert!(undone.await.is_err());
         // The key it had is free again, and now somebody else's.
-        let (other, first) = writer.call(NOW, |tx| Ok((tx.queue("skill", "global")?, tx.queue("shell", "global")?)))
+        let (other, first) = writer
+            .call(NOW, |tx| Ok((tx.queue("skill", "global")?, tx.queue("shell", "global")?)))
             .await
             .unwrap();
         assert_ne!(other, first);

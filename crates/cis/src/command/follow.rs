@@ -55,7 +55,7 @@ pub(super) struct Interrupts {
 /// How the run is shown.
 enum Show {
     Live(Box<Screen<std::io::Stderr>>),
-    Lines(Plain<anstream::AutoStream<std::io::Stdout>>),
+    Lines { out: Plain<std::io::Stdout>, colour: bool },
     Json(std::io::BufWriter<std::io::Stdout>),
 }
 
@@ -137,7 +137,9 @@ impl Show {
             let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
             Self::Live(Box::new(Screen::new(std::io::stderr(), colour)))
         } else {
-            Self::Lines(Plain::new(anstream::stdout()))
+            // Colours are taken out line by line: a stream that does it would write every line in pieces.
+            let colour = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
+            Self::Lines { out: Plain::new(std::io::stdout()), colour }
         }
     }
 
@@ -153,14 +155,15 @@ impl Show {
                     screen.draw(lines, size, now).map_err(unwritable)?;
                 }
             }
-            Self::Lines(plain) => {
+            Self::Lines { out, colour } => {
                 let mut told = Ok(());
                 watch.refresh(|watch, event| {
                     if let (Ok(()), Ok(Some(line))) = (&told, watch.line(event)) {
-                        told = plain.say(&line, now);
+                        let plain = anstream::adapter::strip_str(&line);
+                        told = if *colour { out.say(&line, now) } else { out.say(&plain.to_string(), now) };
                     }
                 })?;
-                told.and_then(|()| plain.flush()).map_err(unwritable)?;
+                told.and_then(|()| out.flush()).map_err(unwritable)?;
             }
             Self::Json(out) => {
                 let mut told = Ok(());
