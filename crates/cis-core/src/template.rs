@@ -62,6 +62,10 @@ pub fn holds(expression: &str, scene: &Scene) -> Result<bool, TemplateError> {
     let env = environment();
     let compiled = env.compile_expression(expression).map_err(|e| broken(expression, &e))?;
     let value = compiled.eval(root(scene)).map_err(|e| broken(expression, &e))?;
+    if value.is_undefined() {
+        let why = "it names something that does not exist".to_owned();
+        return Err(TemplateError { template: expression.to_owned(), why });
+    }
     Ok(value.is_true())
 }
 
@@ -132,6 +136,7 @@ mod tests {
         assert!(holds("params.day == 'monday'", &scene()).unwrap());
         assert!(!holds("tasks.dump.outputs.rows > 3", &scene()).unwrap());
         assert!(holds("params.", &scene()).is_err());
+        assert!(holds("params.typo", &scene()).is_err(), "a name that is not there is not merely false");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use cis_core::dag::Kind;
 use cis_core::id::{ExecutionId, Fence};
 use cis_core::retry::Failure;
 use cis_core::source::Timestamp;
-use cis_runner::protocol::{Ended, Outcome};
+use cis_runner::protocol::{Ended, Outcome, TAIL_BYTES};
 use cis_store::port::{Claimed, Ending, Report};
 use serde_json::{Map, Value};
 
@@ -84,7 +84,7 @@ fn read_outputs(ended: &Ended, claim: Option<&Claimed>) -> Result<Option<Value>,
         return parse_outputs(text).map(Some);
     }
     let is_skill = claim.is_some_and(|claim| matches!(claim.task().kind, Kind::Skill(_)));
-    let whole = ended.log.stdout_tail.len() as u64 <= ended.log.bytes;
+    let whole = ended.log.bytes <= TAIL_BYTES as u64;
     if is_skill && whole && ended.log.stdout_tail.trim_start().starts_with('{') {
         return Ok(serde_json::from_str::<Map<String, Value>>(&ended.log.stdout_tail)
             .ok()

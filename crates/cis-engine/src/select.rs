@@ -21,7 +21,7 @@ pub fn from(plan: &Plan, tasks: &[TaskIx], before: Option<&[TaskStatus]>) -> Vec
 pub fn resume(plan: &Plan, before: &[TaskStatus]) -> Vec<Fate> {
     let mut run = vec![false; plan.len()];
     for ix in plan.tasks() {
-        if before[ix.index()] != TaskStatus::Completed {
+        if !completed(before, ix) {
             include_downstream(plan, ix, &mut run);
         }
     }
@@ -36,13 +36,18 @@ pub fn retry(plan: &Plan, tasks: &[TaskIx], before: &[TaskStatus]) -> Vec<Fate> 
     for ix in plan.order().iter().rev() {
         if run[ix.index()] {
             for needed in plan.depends_on(*ix) {
-                if before[needed.index()] != TaskStatus::Completed {
+                if !completed(before, *needed) {
                     run[needed.index()] = true;
                 }
             }
         }
     }
     fates(plan, Some(before), |ix| run[ix.index()])
+}
+
+/// A run that was stopped while it was being created knows nothing of its last tasks.
+fn completed(before: &[TaskStatus], ix: TaskIx) -> bool {
+    before.get(ix.index()) == Some(&TaskStatus::Completed)
 }
 
 fn include_downstream(plan: &Plan, ix: TaskIx, run: &mut [bool]) {
@@ -56,9 +61,9 @@ fn include_downstream(plan: &Plan, ix: TaskIx, run: &mut [bool]) {
 
 fn fates(plan: &Plan, before: Option<&[TaskStatus]>, runs: impl Fn(TaskIx) -> bool) -> Vec<Fate> {
     plan.tasks()
-        .map(|ix| match before.map(|statuses| statuses[ix.index()]) {
+        .map(|ix| match before {
             _ if runs(ix) => Fate::Run,
-            Some(TaskStatus::Completed) => Fate::Carry,
+            Some(before) if completed(before, ix) => Fate::Carry,
             _ => Fate::Leave,
         })
         .collect()
@@ -102,6 +107,11 @@ mod tests {
     fn retry_takes_along_what_its_dependents_still_need() {
         let before = [Failed, Failed, Skipped, Skipped, Failed];
         assert_eq!(retry(&plan(), &[TaskIx(0)], &before), [Run, Run, Run, Run, Leave]);
+        assert_eq!(
+            resume(&plan(), &[Completed]),
+            [Carry, Run, Run, Run, Run],
+            "cut short while it was created"
+        );
         let done = [Completed; 5];
         assert_eq!(retry(&plan(), &[TaskIx(2)], &done), [Carry, Carry, Run, Run, Carry]);
     }

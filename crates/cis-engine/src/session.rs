@@ -189,8 +189,8 @@ pub fn spawn_background(options: &Options) -> Result<(), Refusal> {
         .map_err(|e| unreachable(&e))
 }
 
-/// Coordinates until no run is left (or until told, if `forever`); what a background coordinator does. Answers at
-/// once if somebody else coordinates.
+/// Coordinates until no run is left: what a background coordinator does. Answers at once if somebody else
+/// coordinates.
 pub fn coordinate(options: Options) -> Result<(), Refusal> {
     let Link::Here(here) = open_link(&options)? else { return Ok(()) };
     let mut idle = here.handle.idle();

@@ -213,7 +213,9 @@ impl Reader {
 
     /// Ids of DAGs, for suggestions.
     pub fn dag_ids(&self, limit: u32) -> Answer<Vec<String>> {
-        self.collect("SELECT dag_id FROM dags ORDER BY updated_at DESC LIMIT 0 + ?1", [limit], |row| row.get(0))
+        self.collect("SELECT dag_id FROM dags ORDER BY updated_at DESC LIMIT 0 + ?1", [limit], |row| {
+            row.get(0)
+        })
     }
 
     /// The contents a DAG has had, latest first.
@@ -294,6 +296,15 @@ impl Reader {
             "{TASK_SQL} WHERE execution_id BETWEEN {first} AND {last} {filter} ORDER BY execution_id LIMIT {limit}"
         );
         self.collect(&sql, params_from_iter(words), |row| task_line(row, run.first_execution))
+    }
+
+    /// How each task of a run stands, in file order; one whose row is not written yet is pending.
+    pub fn statuses(&self, run: &RunLine) -> Answer<Vec<TaskStatus>> {
+        let mut statuses = vec![TaskStatus::Pending; run.total as usize];
+        for task in self.tasks(run, &[], u32::MAX)? {
+            statuses[task.ix.index()] = task.status;
+        }
+        Ok(statuses)
     }
 
     /// Tasks of a run that somebody works on, longest first.

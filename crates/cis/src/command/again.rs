@@ -35,8 +35,7 @@ fn again(
 ) -> Outcome {
     let (reader, run) = find::find_run(setup, id, options.scope.scope.as_deref())?;
     refuse_unfinished(&run)?;
-    let before: Vec<TaskStatus> =
-        reader.tasks(&run, &[], u32::MAX)?.into_iter().map(|task| task.status).collect();
+    let before = reader.statuses(&run)?;
     let dag = Arc::new(reader.definition(run.definition)?);
     let here = std::env::current_dir().unwrap_or_default();
     let skill_dirs = setup.skill_dirs(&options.skills.dirs, &here);

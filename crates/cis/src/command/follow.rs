@@ -288,7 +288,9 @@ fn tell_remedy(watch: &Watch, failed: &[TaskLine]) {
     let label = run.label();
     match (run.status, failed) {
         (RunStatus::Completed, _) => {}
-        (_, [only]) => anstream::eprintln!("hint: `cis dag retry {label} {}` tries it again", only.task_id),
+        (RunStatus::Failed, [only]) => {
+            anstream::eprintln!("hint: `cis dag retry {label} {}` tries it again", only.task_id)
+        }
         _ => anstream::eprintln!("hint: `cis dag resume {label}` runs what is left"),
     }
     if run.status != RunStatus::Completed && !failed.is_empty() {

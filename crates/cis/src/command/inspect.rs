@@ -49,8 +49,7 @@ pub(super) fn graph(setup: &Setup, target: &str, format: GraphFormat, scope: Opt
         let found = find::find(setup, target, scope)?;
         match &found.run {
             Some(run) => {
-                let tasks = found.reader.tasks(run, &[], u32::MAX)?;
-                let states = tasks.into_iter().map(|task| task.status).collect();
+                let states = found.reader.statuses(run)?;
                 (Arc::new(found.reader.definition(run.definition)?), Some(states))
             }
             None => {

@@ -57,6 +57,7 @@ fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
         return dry_run(setup, &loaded.dag, &loaded.plan, selection(args, &loaded.dag, &loaded.plan, None)?);
     }
     let mut session = Session::open(setup.options()?)?;
+    warn_durability(&mut session, args)?;
     let ready = confirm_own(&mut session, loaded)?;
     let (resumed_from, before) = match setup.reader()? {
         Some(reader) if !args.only.is_empty() || !args.from.is_empty() => latest_run(&reader, &ready)?,
@@ -79,11 +80,7 @@ fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
     let revisions = found.reader.revisions(found.dag.key)?;
     let Some(revision) = revisions.iter().find(|revision| revision.status == RevisionStatus::Confirmed)
     else {
-        return Err(Failure::new(
-            ErrorCode::AwaitingConfirmation,
-            format!("`{}` is {}: nobody has confirmed it", args.target, found.dag.status),
-        )
-        .hint(format!("`cis dag confirm {}` confirms and starts it", args.target)));
+        return Err(unconfirmed(&args.target, &found.dag.status));
     };
     if revisions.first().is_some_and(|latest| latest.status == RevisionStatus::Pending) {
         crate::term::report::warn(&format!(
@@ -106,7 +103,8 @@ fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
     if args.dry_run {
         return dry_run(setup, &ready.dag, &ready.plan, fates);
     }
-    let session = Session::open(setup.options()?)?;
+    let mut session = Session::open(setup.options()?)?;
+    warn_durability(&mut session, args)?;
     let wish = Wish {
         params,
         max_parallel: args.max_parallel,
@@ -116,6 +114,28 @@ fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
         ..Wish::default()
     };
     launch(setup, session, ready, wish)
+}
+
+fn unconfirmed(target: &str, status: &str) -> Failure {
+    if status == "pending" {
+        let message = format!("`{target}` is pending: nobody has confirmed it");
+        let hint = format!("`cis dag confirm {target}` confirms and starts it");
+        return Failure::new(ErrorCode::AwaitingConfirmation, message).hint(hint);
+    }
+    Failure::new(ErrorCode::InvalidTransition, format!("`{target}` is {status}"))
+        .hint("`cis dag publish FILE` asks for it again")
+}
+
+/// Says so where the caller's wish for durability goes to a coordinator that has another.
+fn warn_durability(session: &mut Session, args: &RunArgs) -> Result<(), Failure> {
+    if let Some(wanted) = args.durability.as_deref().filter(|_| !session.is_here()) {
+        let has = session.ask(Command::Hello)?.hello()?.durability.word();
+        if has != wanted {
+            let told = format!("another `cis` coordinates this data directory, with durability `{has}`");
+            crate::term::report::warn(&told);
+        }
+    }
+    Ok(())
 }
 
 /// Publishes and confirms in one go: running a file is its caller's own act.
@@ -175,6 +195,10 @@ fn tell_detached(setup: &Setup, run: &RunRef, tasks: usize) {
                           "number": run.number, "status": status, "tasks_count": tasks});
         anstream::println!("{told}");
     } else {
+        if run.status.is_terminal() {
+            anstream::println!("{label} is over already: {}", run.status);
+            return;
+        }
         anstream::println!("Started {label} in the background ({})", text::count(tasks, "task"));
         anstream::eprintln!("hint: `cis status {label} --watch` shows it, `cis dag cancel {label}` stops it");
     }
@@ -224,7 +248,7 @@ fn latest_run(reader: &Reader, ready: &Ready) -> Result<(Option<RunKey>, Option<
     else {
         return Ok((None, None));
     };
-    let statuses = reader.tasks(&run, &[], u32::MAX)?.into_iter().map(|task| task.status).collect();
+    let statuses = reader.statuses(&run)?;
     Ok((Some(run.key), Some(statuses)))
 }
 

@@ -18,6 +18,9 @@ use crate::live::{FailedTask, RunView, RunningTask, SMALL_RUN, TaskLine as ViewL
 /// Events read at once.
 const CHUNK: u32 = 5_000;
 
+/// Runs of up to so many tasks are told with how long each took.
+const ROWS_READ_MAX: usize = 1_000;
+
 /// Running tasks looked at for the view.
 const RUNNING_SHOWN: u32 = 64;
 
@@ -148,7 +151,8 @@ impl Watch {
             return Ok(None);
         }
         let definition = &self.dag.tasks[task.index()];
-        let quick = to == TaskStatus::Completed && definition.more.is_none();
+        // Of thousands, how long each took is not worth a look at its row.
+        let quick = to == TaskStatus::Completed && self.dag.tasks.len() > ROWS_READ_MAX;
         let row = if quick { None } else { self.reader.task(&self.run, task)? };
         let not_before = event.data.get("not_before").and_then(Value::as_i64).map(Timestamp);
         let attempt = event.data.get("attempt").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
