@@ -83,6 +83,11 @@ fn environment() -> Environment<'static> {
     let mut env = Environment::new();
     env.set_undefined_behavior(UndefinedBehavior::Strict);
     env.set_fuel(Some(FUEL));
+    // Everything but text is written as JSON: `true`, `null`, `[1,2]`, as programs and shells expect it.
+    env.set_formatter(|out, state, value| match serde_json::to_string(value) {
+        Ok(json) if value.as_str().is_none() && !value.is_undefined() => Ok(out.write_str(&json)?),
+        _ => minijinja::escape_formatter(out, state, value),
+    });
     env
 }
 
@@ -120,6 +125,7 @@ mod tests {
         assert_eq!(fill(text, &scene()).unwrap(), "monday/3/backup");
         assert_eq!(fill("{{ tasks.dump.outputs.evil }}", &scene()).unwrap(), "$(rm -rf /)");
         assert_eq!(fill("plain { text }", &scene()).unwrap(), "plain { text }");
+        assert_eq!(fill("{{ 1 == 1 }} {{ [1, 'a', none] }}", &scene()).unwrap(), "true [1,\"a\",null]");
         let input = json!({"a": ["{{ params.day }}", 1]});
         assert_eq!(fill_json(&input, &scene()).unwrap(), json!({"a": ["monday", 1]}));
     }

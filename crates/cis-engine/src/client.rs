@@ -5,10 +5,14 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::command::{Command, Reply};
 use crate::server::Request;
 use crate::wire;
+
+/// How long a coordinator may take to say that it is there: longer than any commit.
+const HELLO_MAX: Duration = Duration::from_secs(10);
 
 /// Longest path the kernel takes for a socket.
 const SOCKET_PATH_MAX: usize = 107;
@@ -29,6 +33,15 @@ impl Client {
             }
             Err(e) => Err(e),
         }
+    }
+
+    /// Does a coordinator answer that means to stay? A process that is stopped accepts connections all the same,
+    /// so this waits only for [`HELLO_MAX`].
+    pub fn hello(&mut self) -> io::Result<bool> {
+        self.stream.set_read_timeout(Some(HELLO_MAX))?;
+        let reply = self.call(Command::Hello);
+        self.stream.set_read_timeout(None)?;
+        Ok(matches!(reply?, Reply::Hello(_)))
     }
 
     /// Asks and waits for the answer. An error means the coordinator is gone; asking the next one again is safe.

@@ -27,6 +27,12 @@ impl DataDir {
         // Whatever made it, others have no business in it: tasks' output and environments are inside.
         let mode = fs::metadata(&dir.root)?.permissions().mode();
         if mode & 0o077 != 0 {
+            let is_ours = dir.database().exists() || fs::read_dir(&dir.root)?.next().is_none();
+            if !is_ours {
+                return Err(io::Error::other(
+                    "it holds other files and is open to others; choose a directory of its own",
+                ));
+            }
             fs::set_permissions(&dir.root, fs::Permissions::from_mode(0o700))?;
         }
         for part in ["logs", "outputs", "contexts"] {

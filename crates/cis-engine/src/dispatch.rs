@@ -98,6 +98,7 @@ impl Dispatch {
             ("CIS_ATTEMPT".to_owned(), claim.attempt.to_string()),
             ("CIS_FENCE".to_owned(), claim.fence.to_string()),
             ("CIS_OUTPUT".to_owned(), output.to_string_lossy().into_owned()),
+            ("CIS_DATA_DIR".to_owned(), self.data_dir.root().to_string_lossy().into_owned()),
         ]);
     }
 

@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::command::{Command, Reply};
-use crate::coordinator::{Handle, Owner};
+use crate::coordinator::handle::next_look;
+use crate::coordinator::{Changes, Handle, Owner};
 use crate::wire;
 
 /// Followers are told of changes at most this often.
@@ -92,12 +93,12 @@ async fn serve(mut stream: UnixStream, handle: Handle, owner: Owner) {
     handle.gone(owner).await;
 }
 
-async fn follow(stream: &mut UnixStream, mut changes: watch::Receiver<u64>) -> io::Result<()> {
-    changes.mark_changed();
-    while changes.changed().await.is_ok() {
-        changes.mark_unchanged();
+async fn follow(stream: &mut UnixStream, mut changes: watch::Receiver<Changes>) -> io::Result<()> {
+    loop {
+        let seen = *changes.borrow();
         wire::send_async(stream, &Reply::Attached).await?;
-        tokio::time::sleep(TICK).await;
+        if !next_look(&mut changes, seen, TICK).await {
+            return Ok(());
+        }
     }
-    Ok(())
 }

@@ -23,7 +23,8 @@ use cis_store::sqlite::SqliteStore;
 
 use crate::client::Client;
 use crate::command::{Command, Reply};
-use crate::coordinator::{Coordinator, Handle, Options, SELF};
+use crate::coordinator::handle::next_look;
+use crate::coordinator::{Changes, Coordinator, Handle, Options, SELF};
 use crate::data_dir::CoordinatorLock;
 use crate::server::Server;
 use crate::system::System;
@@ -51,6 +52,8 @@ pub struct Session {
 enum Link {
     Here(Here),
     There(Client),
+    /// Let go of already.
+    Closed,
 }
 
 /// The coordinator in this process, on a thread of its own.
@@ -85,6 +88,7 @@ impl Session {
                     Ok(Reply::Going) | Err(_) => self.reopen()?,
                     Ok(reply) => return Ok(reply),
                 },
+                Link::Closed => self.reopen()?,
             }
         }
     }
@@ -108,6 +112,7 @@ impl Session {
                     matches!(here.handle.call_blocking(Command::Attach { run }, SELF), Reply::Attached)
                 }
                 Link::There(client) => matches!(client.call(Command::Attach { run }), Ok(Reply::Attached)),
+                Link::Closed => false,
             });
             if attached {
                 return Ok(());
@@ -121,13 +126,17 @@ impl Session {
             Link::Here(here) => {
                 let mut changes = here.handle.changes();
                 here.runtime.spawn(async move {
-                    while changes.changed().await.is_ok() && wake(true) {
-                        tokio::time::sleep(TICK).await;
+                    let mut seen = Changes::default();
+                    while next_look(&mut changes, seen, TICK).await {
+                        seen = *changes.borrow();
+                        if !wake(true) {
+                            return;
+                        }
                     }
                     wake(false);
                 });
             }
-            Link::There(_) => {
+            Link::There(_) | Link::Closed => {
                 let client = Client::connect(&self.options.data_dir.socket()).map_err(|e| unreachable(&e))?;
                 let follower = thread::Builder::new().name("cis-follow".into());
                 let followed = follower.spawn(move || {
@@ -143,8 +152,12 @@ impl Session {
     }
 
     /// Lets go. If runs of others are left here, a background coordinator takes over.
-    pub fn close(self) -> Result<(), Refusal> {
-        let Link::Here(here) = self.link else { return Ok(()) };
+    pub fn close(mut self) -> Result<(), Refusal> {
+        self.leave()
+    }
+
+    fn leave(&mut self) -> Result<(), Refusal> {
+        let Link::Here(here) = std::mem::replace(&mut self.link, Link::Closed) else { return Ok(()) };
         let left = here.handle.leave_blocking();
         if left > 0 {
             spawn_background(&self.options)?;
@@ -153,6 +166,14 @@ impl Session {
         here.thread
             .join()
             .unwrap_or_else(|_| Err(Refusal::new(ErrorCode::Internal, "the coordinator panicked")))
+    }
+}
+
+impl Drop for Session {
+    /// However a command ends, runs of others that it took up are handed on.
+    fn drop(&mut self) {
+        // Nobody is left to tell; the next `cis` that writes or looks takes the runs up.
+        let _ = self.leave();
     }
 }
 
@@ -225,9 +246,12 @@ fn open_link(options: &Options) -> Result<Link, Refusal> {
             return start_here(options.clone(), lock).map(Link::Here);
         }
         if let Some(mut client) = Client::connect(&options.data_dir.socket()).map_err(|e| unreachable(&e))? {
-            // A connection that is never answered belongs to a coordinator that is going.
-            if matches!(client.call(Command::Hello), Ok(Reply::Hello(_))) {
-                return Ok(Link::There(client));
+            match client.hello() {
+                Ok(true) => return Ok(Link::There(client)),
+                // It is going.
+                Ok(false) => {}
+                Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => break,
+                Err(_) => {}
             }
         }
         pause();

@@ -275,8 +275,8 @@ impl Attempt {
         let Some((_, path)) = self.start.env.iter().rev().find(|(name, _)| name == "CIS_OUTPUT") else {
             return Ok(None);
         };
-        // A pipe or a device in its place must not hold up the runner.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        // A pipe or a device in its place must not hold up the runner, and a link must not lead it elsewhere.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
         let file = match rustix::fs::open(path, flags, Mode::empty()) {
             Err(rustix::io::Errno::NOENT) => return Ok(None),
             Err(error) => return Err(format!("cannot read the outputs in `{path}`: {error}")),

@@ -5,5 +5,8 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    cis::command::main(cis::cli::Cli::parse())
+    match cis::cli::Cli::try_parse() {
+        Ok(cli) => cis::command::main(cli),
+        Err(error) => cis::command::misused(&error),
+    }
 }

@@ -124,3 +124,15 @@ fn two_projects_may_use_the_same_name() {
     assert_eq!(support::Running::start(inside).wait().code(0).out, "two\n");
     node.assert_sound();
 }
+
+#[test]
+fn a_command_that_fails_confirms_nothing() {
+    let node = Node::new();
+    node.dag("d", DAG);
+    node.ok(["dag", "publish", "d.toml"]);
+    node.ok(["dag", "confirm", "--reject", "d"]).says("Rejected");
+    node.cis(["run", "d.toml", "--only", "zz"]).code(3).says_nothing().tells("no task `zz`");
+    assert_eq!(node.json(["dag", "list"])["dags"][0]["status"], "rejected");
+    node.cis(["run", "d"]).code(4).tells("`d` is rejected").tells("hint: `cis dag publish FILE`");
+    assert!(!node.path("ran").exists());
+}

@@ -118,3 +118,17 @@ fn a_stopped_coordinator_keeps_nobody_from_reading() {
     host.signal(Signal::INT);
     host.wait().code(130);
 }
+
+#[test]
+fn a_directory_of_somebody_else_is_left_alone() {
+    let node = Node::new();
+    node.dag("d", "tasks = [{ id = 'a', command = 'true' }]");
+    let open = node.path("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::write(open.join("theirs"), "x").unwrap();
+    let mode = || std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&open).unwrap().permissions());
+    let before = mode();
+    let run = node.cis(["run", "d.toml", "--data-dir", open.to_str().unwrap()]);
+    run.code(2).tells("holds other files");
+    assert_eq!(mode(), before);
+}

@@ -261,3 +261,16 @@ fn conditions_skip_what_is_not_wanted() {
     node.cis(["run", "d.toml", "-p", "deploy=true"]).code(1);
     assert!(node.path("no").exists());
 }
+
+#[test]
+fn a_parameter_keeps_the_type_of_its_default() {
+    let node = Node::new();
+    node.dag(
+        "d",
+        "params = { n = 1 }\ntasks = [{ id = 'a', command = 'echo $N', env = { N = '{{ params.n }}' } }]",
+    );
+    node.cis(["run", "d.toml", "-p", "n=abc"]).code(2).says_nothing().tells("expected JSON");
+    node.cis(["run", "d.toml", "-p", "n=9007199254740994"]).code(2).tells("2^53");
+    node.ok(["run", "d.toml", "-p", "n=7"]);
+    assert_eq!(node.logs("d", "a"), "7\n");
+}

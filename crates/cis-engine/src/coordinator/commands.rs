@@ -119,7 +119,7 @@ impl<S: Store> Coordinator<S> {
         if status.is_terminal() {
             self.run_over(run);
         }
-        self.changes.send_modify(|count| *count += 1);
+        self.changes.send_modify(|changes| changes.commits += 1);
         Ok(status)
     }
 
@@ -147,6 +147,7 @@ impl<S: Store> Coordinator<S> {
         }
         // A file that stays behind is found and removed when its run is pruned.
         let _ = std::fs::remove_file(self.options.data_dir.context(run.0));
+        self.changes.send_modify(|changes| changes.ended_runs += 1);
         self.idle.send_if_modified(|idle| {
             let changed = *idle != self.unfinished.is_empty();
             *idle = self.unfinished.is_empty();

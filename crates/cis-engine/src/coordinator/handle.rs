@@ -1,5 +1,7 @@
 //! How others reach the coordinator's loop.
 
+use std::time::Duration;
+
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::command::{Command, Reply};
@@ -25,11 +27,26 @@ pub enum Ask {
     Leave(oneshot::Sender<usize>),
 }
 
+/// What has happened, counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Changes {
+    pub commits: u64,
+    pub ended_runs: u64,
+}
+
+/// Waits until a follower who was told of `seen` should look again: when something has changed, but not before
+/// `pause`, so that a storm of commits is not a storm of looks; at once when a run has ended. False when the
+/// coordinator is gone.
+pub async fn next_look(changes: &mut watch::Receiver<Changes>, seen: Changes, pause: Duration) -> bool {
+    let _ = tokio::time::timeout(pause, changes.wait_for(|now| now.ended_runs != seen.ended_runs)).await;
+    changes.wait_for(|now| *now != seen).await.is_ok()
+}
+
 /// How others reach the loop. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Handle {
     pub(super) asks: mpsc::Sender<Ask>,
-    pub(super) changes: watch::Receiver<u64>,
+    pub(super) changes: watch::Receiver<Changes>,
     pub(super) idle: watch::Receiver<bool>,
 }
 
@@ -65,7 +82,7 @@ impl Handle {
     }
 
     /// Changes with every commit.
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub fn changes(&self) -> watch::Receiver<Changes> {
         self.changes.clone()
     }
 

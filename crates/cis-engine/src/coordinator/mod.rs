@@ -43,7 +43,7 @@ use crate::runner_link::RunnerLink;
 use crate::system;
 
 pub use crate::dispatch::Limits;
-pub use handle::{Ask, Handle, Owner, SELF};
+pub use handle::{Ask, Changes, Handle, Owner, SELF};
 
 /// Tasks handed to the runner beyond its free slots, so that it never waits for a commit. The runner's journal
 /// tells started from unstarted, so a crash loses none of them.
@@ -83,7 +83,7 @@ pub struct Coordinator<S> {
     epoch: Epoch,
     dispatch: Dispatch,
     asks: mpsc::Receiver<Ask>,
-    changes: watch::Sender<u64>,
+    changes: watch::Sender<Changes>,
     idle: watch::Sender<bool>,
     link: Option<RunnerLink>,
     /// Attempts handed to the runner and not yet over.
@@ -122,7 +122,7 @@ impl<S: Store> Coordinator<S> {
     ) -> Result<(Self, Handle), Refusal> {
         let opening = store.open_epoch(clock.now()).await?;
         let (asks_in, asks) = mpsc::channel(INBOX_MAX);
-        let (changes, changes_out) = watch::channel(0);
+        let (changes, changes_out) = watch::channel(Changes::default());
         let (idle, idle_out) = watch::channel(opening.unfinished.is_empty());
         let mut this = Self {
             dispatch: Dispatch::new(options.data_dir.clone(), options.limits),
@@ -256,7 +256,7 @@ impl<S: Store> Coordinator<S> {
             } else {
                 return self.flush().await;
             }
-            self.changes.send_modify(|count| *count += 1);
+            self.changes.send_modify(|changes| changes.commits += 1);
             self.flush().await?;
         }
     }
@@ -350,7 +350,7 @@ impl<S: Store> Coordinator<S> {
     /// that one commit serves several outcomes.
     async fn gather(&mut self) -> Result<(), Refusal> {
         self.hear_all().await?;
-        let enough = self.options.slots as usize + CLAIM_AHEAD / 2;
+        let enough = self.options.slots as usize + CLAIM_AHEAD / 4;
         let mut waited = false;
         while !self.reports.is_empty() && self.flying.len() >= enough && !waited {
             let Some(link) = &mut self.link else { break };

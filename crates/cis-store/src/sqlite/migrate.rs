@@ -1,5 +1,6 @@
 //! Opening the file: pragmas, and numbered migrations that are only ever appended.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
@@ -20,6 +21,9 @@ const CACHE_KIB: u32 = 16_000;
 
 /// Opens `file` for writing and brings its schema up to date.
 pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
+    // Created for its owner only; SQLite gives its log and index the same mode.
+    let created = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(file);
+    created.map_err(|e| StoreError::Database(format!("`{}`: {e}", file.display())))?;
     let mut conn = Connection::open(file)?;
     let synchronous = match durability {
         Durability::Power => "FULL",

@@ -147,6 +147,7 @@ fn environment(dag: &Dag, task: &Task) -> Vec<Fact> {
         "CIS_ATTEMPT",
         "CIS_FENCE",
         "CIS_OUTPUT",
+        "CIS_DATA_DIR",
     ] {
         facts.push(fact(format!("env {name}"), "", "set by CIS"));
     }

@@ -71,6 +71,18 @@ pub fn main(cli: Cli) -> ExitCode {
     }
 }
 
+/// Tells what is wrong with the command line: as JSON, if that was asked for; help and version as they are.
+pub fn misused(error: &clap::Error) -> ExitCode {
+    let as_json = std::env::args_os().any(|arg| arg == "--json");
+    if as_json && error.use_stderr() {
+        let text = error.to_string();
+        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        let _ = Report::new("Usage", message).print(true);
+        return ExitCode::from(2);
+    }
+    error.exit()
+}
+
 fn dispatch(cli: Cli) -> Outcome {
     let Cli { global, command } = cli;
     match command {

@@ -24,6 +24,9 @@ use super::{Failure, Outcome, Setup, find};
 use crate::cli::RunArgs;
 use crate::term::text;
 
+/// Beyond this, integers share their floating-point values: 2^53.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
 /// A confirmed definition, ready to run.
 #[derive(Debug)]
 pub(super) struct Ready {
@@ -56,6 +59,8 @@ fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
     if args.dry_run {
         return dry_run(setup, &loaded.dag, &loaded.plan, selection(args, &loaded.dag, &loaded.plan, None)?);
     }
+    // Before anything is published: a task that does not exist must not confirm anything.
+    selection(args, &loaded.dag, &loaded.plan, None)?;
     let mut session = Session::open(setup.options()?)?;
     warn_durability(&mut session, args)?;
     let ready = confirm_own(&mut session, loaded)?;
@@ -222,18 +227,28 @@ pub(super) fn params(dag: &Dag, given: &[String]) -> Result<Value, Failure> {
                 None => failure.hint("a DAG declares its parameters under `params`, with their defaults"),
             });
         };
-        params.insert(key.to_owned(), typed(value, default));
+        params.insert(key.to_owned(), typed(key, value, default)?);
     }
     Ok(Value::Object(params))
 }
 
-/// A value of the default's type where the text can be one; a string otherwise, as it stands.
-fn typed(text: &str, default: &Value) -> Value {
-    let text_value = || Value::String(text.to_owned());
+/// A string where the default is one; JSON otherwise, with integers that stay exact.
+fn typed(key: &str, text: &str, default: &Value) -> Result<Value, Failure> {
     if default.is_string() {
-        return text_value();
+        return Ok(Value::String(text.to_owned()));
     }
-    serde_json::from_str(text).unwrap_or_else(|_| text_value())
+    let value: Value = serde_json::from_str(text).map_err(|_| {
+        Failure::usage(format!(
+            "`--param {key}={text}`: its default is `{default}`, so expected JSON like it"
+        ))
+    })?;
+    let exact = value.as_f64().is_none_or(|number| number.abs() <= EXACT_MAX);
+    if !exact {
+        return Err(Failure::usage(format!(
+            "`--param {key}={text}`: beyond 2^53, where numbers stop being exact"
+        )));
+    }
+    Ok(value)
 }
 
 /// The latest run of this very revision and how its tasks stand, to carry over from.
