@@ -119,6 +119,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Is there anything it has not been sent yet?
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.out.is_empty()
+    }
+
     /// Sends what the peer takes; true when nothing is left.
     pub(crate) fn send(&mut self) -> io::Result<bool> {
         while self.sent < self.out.len() {

@@ -21,7 +21,7 @@ pub struct AttemptKey {
 
 /// What the coordinator says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum ToRunner {
     /// First on every connection. The runner drops connections of lower epochs before it answers, and refuses
     /// an epoch lower than the highest it has seen.
@@ -69,7 +69,7 @@ pub struct Start {
 
 /// What the runner says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum FromRunner {
     /// Answer to Hello: everything the runner knows of and that was not acknowledged. Outcomes of the ended
     /// ones follow as ordinary `Ended` messages.

@@ -16,13 +16,17 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::attempt::{Attempt, Cause};
-use crate::clock::wall_ms;
+use crate::clock::{NS_PER_MS, boot_ns, wall_ms};
 use crate::door::Connection;
 use crate::journal::{Journal, Opened, Recalled};
 use crate::protocol::{AttemptKey, Ended, FromRunner, LogSummary, Outcome, Start};
 use crate::remnant::Remnants;
 use crate::spawn::{Context, Spawner};
 use crate::stray::Strays;
+
+/// With so many attempts waiting for a slot, outcomes may be held for [`HOLD_NS`].
+const HOLD_WHILE_QUEUED: usize = 4;
+const HOLD_NS: u64 = NS_PER_MS;
 
 /// Processes started in one turn: a spawn takes the kernel a while, and output and exits of others wait.
 const STARTS_PER_TURN: usize = 8;
@@ -114,6 +118,8 @@ pub(crate) struct Runner {
     last_number: u64,
     /// There are outcomes that are not in the journal yet.
     untold: bool,
+    /// When messages that are being held must leave.
+    pub(crate) held_ns: Option<u64>,
     /// The limit of open files that attempts get, where the runner's own had to be raised.
     files_limit: Option<Rlimit>,
 }
@@ -151,6 +157,7 @@ impl Runner {
             instant: parts.instant,
             last_number: 0,
             untold: false,
+            held_ns: None,
             files_limit: None,
         }
     }
@@ -254,7 +261,9 @@ impl Runner {
         self.send_signals();
         let batch = self.next_batch();
         let flushed = self.flush();
-        self.send();
+        if !self.may_hold() {
+            self.send();
+        }
         for queued in batch {
             match &flushed {
                 Ok(()) => self.start(queued),
@@ -271,6 +280,23 @@ impl Runner {
         }
         let free = !self.queue.is_empty() && self.attempts.len() < self.slots;
         free || self.untold || !self.signals.is_empty()
+    }
+
+    /// While there is enough to start next, what has ended is told a little later, several at once: the
+    /// coordinator then wakes up, commits and claims once for all of them.
+    fn may_hold(&mut self) -> bool {
+        let unsent = self.connections.iter().any(|connection| connection.has_unsent());
+        if !unsent || self.queue.len() < HOLD_WHILE_QUEUED {
+            self.held_ns = None;
+            return false;
+        }
+        let now = boot_ns();
+        let due = *self.held_ns.get_or_insert(now + HOLD_NS);
+        if now < due {
+            return true;
+        }
+        self.held_ns = None;
+        false
     }
 
     /// Writes the journal. Outcomes are told even if that fails: they are kept in memory as well.

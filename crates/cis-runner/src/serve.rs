@@ -110,7 +110,10 @@ impl Place {
             let now_ns = boot_ns();
             let timer = runner.timers.peek().map(|entry| entry.0.0);
             let idle = idle_since_ns.map(|since| since + IDLE_NS);
-            let due = [timer, runner.remnants.due_ns(), idle].into_iter().flatten().fold(chores_ns, u64::min);
+            let due = [timer, runner.remnants.due_ns(), runner.held_ns, idle]
+                .into_iter()
+                .flatten()
+                .fold(chores_ns, u64::min);
             let wait_ns = if hurry { 0 } else { due.saturating_sub(now_ns) };
             match epoll::wait(&runner.epoll, &mut events, Some(&timespec(wait_ns))) {
                 Ok((ready, _)) => ready.iter().for_each(|event| runner.handle(*event)),

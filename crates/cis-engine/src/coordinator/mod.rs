@@ -49,9 +49,6 @@ pub use handle::{Ask, Changes, Handle, Owner, SELF};
 /// tells started from unstarted, so a crash loses none of them.
 const CLAIM_AHEAD: usize = 8;
 
-/// How long a commit may wait for more outcomes while the runner still has enough to do.
-const GATHER: Duration = Duration::from_millis(1);
-
 /// How long the run of a foreground process that lost its coordinator may stay unclaimed.
 const ORPHAN_GRACE: Millis = Millis(5_000);
 
@@ -346,21 +343,9 @@ impl<S: Store> Coordinator<S> {
         Ok(())
     }
 
-    /// Takes in whatever else has arrived. While the runner still has enough to do, waits a moment for more, so
-    /// that one commit serves several outcomes.
+    /// Takes in whatever else has arrived, so that one commit serves all of it.
     async fn gather(&mut self) -> Result<(), Refusal> {
         self.hear_all().await?;
-        let enough = self.options.slots as usize + CLAIM_AHEAD / 4;
-        let mut waited = false;
-        while !self.reports.is_empty() && self.flying.len() >= enough && !waited {
-            let Some(link) = &mut self.link else { break };
-            match tokio::time::timeout(GATHER, link.next()).await {
-                Ok(Ok(message)) => self.hear(message).await?,
-                Ok(Err(_)) => self.reconnect().await?,
-                Err(_) => waited = true,
-            }
-            self.hear_all().await?;
-        }
         while let Ok(ask) = self.asks.try_recv() {
             self.handle(ask).await?;
         }
