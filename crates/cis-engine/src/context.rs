@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use cis_runner::protocol::Text;
+use cis_store::sqlite::Durability;
 use serde::{Deserialize, Serialize};
 
 use crate::system::Process;
@@ -39,9 +40,15 @@ impl Context {
     }
 
     /// Writes it to `path`, readable by its owner only.
-    pub fn save(&self, path: &Path) -> io::Result<()> {
+    pub fn save(&self, path: &Path, durability: Durability) -> io::Result<()> {
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)?;
-        file.write_all(&serde_json::to_vec(self)?)
+        file.write_all(&serde_json::to_vec(self)?)?;
+        if durability == Durability::Power {
+            // A run that survives a power loss is of no use without its surroundings.
+            file.sync_all()?;
+            path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())?;
+        }
+        Ok(())
     }
 
     /// Reads it back.

@@ -85,7 +85,7 @@ impl<S: Store> Coordinator<S> {
         let unkept = |e: std::io::Error| {
             Refusal::new(ErrorCode::Unavailable, format!("cannot keep the run's environment: {e}"))
         };
-        start.context.save(&new).map_err(unkept)?;
+        start.context.save(&new, self.options.durability).map_err(unkept)?;
         let started = self.store.start_run(request).await;
         let run = match started {
             Ok(run) if !run.status.is_terminal() => run,
@@ -94,7 +94,8 @@ impl<S: Store> Coordinator<S> {
                 return Ok(over_or_refused?);
             }
         };
-        std::fs::rename(&new, self.options.data_dir.context(run.key.0)).map_err(unkept)?;
+        // Under either name the next coordinator finds it, so the run is not refused for a name.
+        let _ = std::fs::rename(&new, self.options.data_dir.context(run.key.0));
         self.contexts.insert(run.key, Arc::new(start.context));
         self.unfinished.insert(run.key);
         self.idle.send_replace(false);
