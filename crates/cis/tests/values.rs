@@ -76,7 +76,7 @@ fn parameters_are_typed_and_checked() {
     node.ok(["run", "d.toml"]);
     assert_eq!(node.logs("d", "a"), "today 4 1\n");
     node.ok(["run", "d.toml", "--param", "day=12", "-p", "count=41", "-p", "deep=[1, 2]"]);
-    assert_eq!(node.logs("d", "a"), "12 42 [1, 2]\n");
+    assert_eq!(node.logs("d", "a"), "12 42 [1,2]\n");
     node.ok(["run", "d", "-p", "day=a=b c"]);
     assert_eq!(node.logs("d", "a"), "a=b c 4 1\n");
     let unknown = node.cis(["run", "d.toml", "-p", "dayy=x"]).code(2).says_nothing();
