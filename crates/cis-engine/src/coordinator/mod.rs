@@ -46,8 +46,9 @@ pub use crate::dispatch::Limits;
 pub use handle::{Ask, Changes, Handle, Owner, SELF};
 
 /// Tasks handed to the runner beyond its free slots, so that it never waits for a commit. The runner's journal
-/// tells started from unstarted, so a crash loses none of them.
-const CLAIM_AHEAD: usize = 8;
+/// tells started from unstarted, so a crash loses none of them. With 8 the commits were half as large and W1
+/// took 1.20 times as long as ninja instead of 1.12; more than this only lets more urgent tasks wait longer.
+const CLAIM_AHEAD: usize = 16;
 
 /// How long the run of a foreground process that lost its coordinator may stay unclaimed.
 const ORPHAN_GRACE: Millis = Millis(5_000);
