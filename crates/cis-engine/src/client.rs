@@ -68,11 +68,6 @@ impl Changes {
     pub fn wait(&mut self) -> io::Result<()> {
         wire::receive::<Reply>(&mut self.stream).map(|_| ())
     }
-
-    /// A second handle, to end the waiting from elsewhere.
-    pub fn closer(&self) -> io::Result<UnixStream> {
-        self.stream.try_clone()
-    }
 }
 
 /// Calls `f` with a path to the same file that is short enough for a socket address.

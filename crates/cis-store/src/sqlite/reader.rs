@@ -342,13 +342,6 @@ impl Reader {
         Ok((events, Position(read_to)))
     }
 
-    /// The position of the last event.
-    pub fn last_position(&self) -> Answer<Position> {
-        Ok(Position(
-            self.conn.query_row("SELECT coalesce(max(position), 0) FROM events", [], |row| row.get(0))?,
-        ))
-    }
-
     fn collect<T>(
         &self,
         sql: &str,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cis_core::dag::Dag;
 use cis_core::dag::plan::Plan;
-use cis_core::error::{ErrorCode, Refusal};
+use cis_core::error::ErrorCode;
 use cis_core::id::RunKey;
 use cis_core::source::new_run_id;
 use cis_core::task::TaskStatus;
@@ -309,10 +309,4 @@ fn dry_run(setup: &Setup, dag: &Dag, plan: &Plan, fates: Option<Vec<Fate>>) -> O
     anstream::print!("{out}");
     anstream::eprintln!("{} would run; nothing was started", text::count(order.len(), "task"));
     Ok(0)
-}
-
-impl From<cis_core::dag::Problem> for Failure {
-    fn from(problem: cis_core::dag::Problem) -> Self {
-        Refusal::new(ErrorCode::ValidationFailed, problem.to_string()).into()
-    }
 }
