@@ -2,8 +2,10 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use cis_core::id::RunId;
 
@@ -13,10 +15,17 @@ pub struct DataDir {
     root: PathBuf,
 }
 
-/// The right to be the coordinator of a data directory, for as long as it lives.
+/// The right to be the coordinator of a data directory, for as long as it lives. Handed to another process as
+/// its standard input, it is never free in between.
 #[derive(Debug)]
 pub struct CoordinatorLock {
-    _file: File,
+    file: File,
+}
+
+impl From<CoordinatorLock> for Stdio {
+    fn from(lock: CoordinatorLock) -> Self {
+        lock.file.into()
+    }
 }
 
 impl DataDir {
@@ -92,12 +101,26 @@ impl DataDir {
 
     /// Becomes the coordinator, unless someone is.
     pub fn try_lock(&self) -> io::Result<Option<CoordinatorLock>> {
-        let path = self.root.join("coordinator.lock");
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(CoordinatorLock { _file: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(e)) => Err(e),
-        }
+        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.lock())?;
+        lock(file)
+    }
+
+    /// The lock, if it was handed to this process as its standard input.
+    pub fn inherited_lock(&self) -> io::Result<Option<CoordinatorLock>> {
+        let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let (given, ours) = (file.metadata()?, fs::metadata(self.lock())?);
+        if (given.dev(), given.ino()) == (ours.dev(), ours.ino()) { lock(file) } else { Ok(None) }
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.root.join("coordinator.lock")
+    }
+}
+
+fn lock(file: File) -> io::Result<Option<CoordinatorLock>> {
+    match file.try_lock() {
+        Ok(()) => Ok(Some(CoordinatorLock { file })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(e)) => Err(e),
     }
 }

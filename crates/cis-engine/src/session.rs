@@ -61,7 +61,16 @@ enum Link {
 struct Here {
     handle: Handle,
     runtime: tokio::runtime::Handle,
-    thread: JoinHandle<Result<(), Refusal>>,
+    /// Gives the lock back when the store is closed, for whoever comes next.
+    thread: JoinHandle<(CoordinatorLock, Result<(), Refusal>)>,
+}
+
+impl Here {
+    /// Waits until nothing is written any more.
+    fn end(self) -> Result<(CoordinatorLock, Result<(), Refusal>), Refusal> {
+        drop(self.handle);
+        self.thread.join().map_err(|_| Refusal::new(ErrorCode::Internal, "the coordinator panicked"))
+    }
 }
 
 impl Session {
@@ -159,13 +168,11 @@ impl Session {
     fn leave(&mut self) -> Result<(), Refusal> {
         let Link::Here(here) = std::mem::replace(&mut self.link, Link::Closed) else { return Ok(()) };
         let left = here.handle.leave_blocking();
+        let (lock, ended) = here.end()?;
         if left > 0 {
-            spawn_background(&self.options)?;
+            spawn_background(&self.options, lock)?;
         }
-        drop(here.handle);
-        here.thread
-            .join()
-            .unwrap_or_else(|_| Err(Refusal::new(ErrorCode::Internal, "the coordinator panicked")))
+        ended
     }
 }
 
@@ -177,8 +184,9 @@ impl Drop for Session {
     }
 }
 
-/// Starts a process that coordinates until no run is left.
-pub fn spawn_background(options: &Options) -> Result<(), Refusal> {
+/// Starts a process that coordinates until no run is left. It gets the lock from us, so that no other one with
+/// other settings comes first.
+pub fn spawn_background(options: &Options, lock: CoordinatorLock) -> Result<(), Refusal> {
     let log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -202,7 +210,7 @@ pub fn spawn_background(options: &Options) -> Result<(), Refusal> {
         .arg(options.slots.to_string())
         .arg("--durability")
         .arg(options.durability.word())
-        .stdin(Stdio::null())
+        .stdin(lock)
         .stdout(Stdio::null())
         .stderr(log)
         .spawn()
@@ -213,7 +221,14 @@ pub fn spawn_background(options: &Options) -> Result<(), Refusal> {
 /// Coordinates until no run is left: what a background coordinator does. Answers at once if somebody else
 /// coordinates.
 pub fn coordinate(options: Options) -> Result<(), Refusal> {
-    let Link::Here(here) = open_link(&options)? else { return Ok(()) };
+    // Without a standard input there is nothing to inherit.
+    let here = match options.data_dir.inherited_lock().unwrap_or_default() {
+        Some(lock) => start_here(options, lock)?,
+        None => match open_link(&options)? {
+            Link::Here(here) => here,
+            Link::There(_) | Link::Closed => return Ok(()),
+        },
+    };
     let mut idle = here.handle.idle();
     let (finished, wait) = mpsc::channel();
     here.runtime.spawn(async move {
@@ -236,8 +251,8 @@ pub fn coordinate(options: Options) -> Result<(), Refusal> {
         }
     }
     here.handle.leave_blocking();
-    drop(here.handle);
-    here.thread.join().unwrap_or_else(|_| Err(Refusal::new(ErrorCode::Internal, "the coordinator panicked")))
+    let (_lock, ended) = here.end()?;
+    ended
 }
 
 fn open_link(options: &Options) -> Result<Link, Refusal> {
@@ -274,20 +289,19 @@ fn start_here(options: Options, lock: CoordinatorLock) -> Result<Here, Refusal> 
     let thread = thread::Builder::new()
         .name("cis-coordinator".into())
         .spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|e| unreachable(&e))?;
-            let ended = runtime.block_on(live(options, runtime.handle().clone(), ready));
-            // Connections still being served end here, before anybody else can become the coordinator.
-            drop(runtime);
-            drop(lock);
-            ended
+            let ended = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                // Connections still being served end with the runtime, before anybody else can be the coordinator.
+                Ok(runtime) => runtime.block_on(live(options, runtime.handle().clone(), ready)),
+                Err(e) => Err(unreachable(&e)),
+            };
+            (lock, ended)
         })
         .map_err(|e| unreachable(&e))?;
     match started.recv() {
         Ok((handle, runtime)) => Ok(Here { handle, runtime, thread }),
         // It ended before it began; its result says why.
         Err(_) => match thread.join() {
-            Ok(Err(refusal)) => Err(refusal),
+            Ok((_, Err(refusal))) => Err(refusal),
             _ => Err(Refusal::new(ErrorCode::Internal, "the coordinator ended before it began")),
         },
     }

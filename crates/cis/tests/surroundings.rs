@@ -93,6 +93,19 @@ fn a_background_run_keeps_the_settings_it_was_started_with() {
 }
 
 #[test]
+fn whoever_hands_over_leaves_no_gap() {
+    for _ in 0..20 {
+        let node = Node::new();
+        let gate = node.fifo("gate");
+        node.dag("d", "tasks = [{ id = 'a', command = 'read -r _ < gate' }]");
+        node.ok(["run", "--detach", "d.toml"]);
+        let told = node.ok(["status", "d"]);
+        assert!(!told.err.contains("coordinator was gone"), "{}", told.err);
+        gate.let_through(1);
+    }
+}
+
+#[test]
 fn a_coordinator_with_nothing_to_do_goes() {
     let node = Node::new();
     node.ok(["coordinator"]);

@@ -49,9 +49,8 @@ pub(super) fn status(setup: &Setup, args: &StatusArgs) -> Outcome {
 /// A run that is not over needs a coordinator. If the last one was killed, a new one takes the run up, so that
 /// nothing stays "running" because nobody is there.
 fn take_up(setup: &Setup) -> Result<(), Failure> {
-    let nobody = setup.data_dir().try_lock().is_ok_and(|lock| lock.is_some());
-    if nobody {
-        session::spawn_background(&setup.options()?)?;
+    if let Ok(Some(lock)) = setup.data_dir().try_lock() {
+        session::spawn_background(&setup.options()?, lock)?;
         anstream::eprintln!("note: its coordinator was gone; a new one takes it up");
     }
     Ok(())
