@@ -34,7 +34,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 const RETRIES_MAX: u32 = 3_000;
 
 /// Followers in this process are told of changes at most this often.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(50);
 
 /// How long a background coordinator without runs stays, in case another comes.
 const LINGER: Duration = Duration::from_secs(2);
@@ -313,7 +313,7 @@ async fn live(
     runtime: tokio::runtime::Handle,
     ready: mpsc::Sender<(Handle, tokio::runtime::Handle)>,
 ) -> Result<(), Refusal> {
-    let store = SqliteStore::open(&options.data_dir.database(), options.durability)?;
+    let store = SqliteStore::open(&options.data_dir.database(), options.durability)?.here();
     let socket = options.data_dir.socket();
     let (coordinator, handle) =
         Coordinator::start(store, options, Arc::new(System), Arc::new(System)).await?;

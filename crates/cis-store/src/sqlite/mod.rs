@@ -89,6 +89,13 @@ impl SqliteStore {
         Ok(Self { writer: Writer::start(migrate::open(file, durability)?, chunks)? })
     }
 
+    /// The same store for a caller that has nothing better to do than wait: its operations are done on its own
+    /// thread when nobody else is writing.
+    #[must_use]
+    pub fn here(self) -> Self {
+        Self { writer: self.writer.here() }
+    }
+
     /// Waits until everything is written and the file is closed. Call it on the last handle.
     pub fn close(self) {
         self.writer.close();

@@ -1,11 +1,17 @@
-//! The one thread that writes: drains a bounded queue, commits once per batch, then answers every caller.
+//! The one who writes: commits once per batch, then answers every caller.
+//!
+//! ```text
+//!   many callers ──bounded queue──► writer thread ─┐
+//!                                                  ├─ lock ─► BEGIN … COMMIT ─► answers
+//!   the coordinator, if nobody else is writing ────┘
+//! ```
 //!
 //! An operation that is refused or fails undoes only itself (a savepoint each). If SQLite has rolled the whole
 //! transaction back (disk full, say), every operation of the batch is answered with that failure: nobody is
 //! told of a write that is not there.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 
 use cis_core::source::Timestamp;
@@ -23,11 +29,14 @@ const QUEUE_MAX: usize = 1024;
 /// the first in line is not kept waiting by the last.
 const BATCH_MAX: usize = 64;
 
-/// A handle on the writer thread.
+/// A handle on the writer.
 #[derive(Clone)]
 pub struct Writer {
+    pen: Arc<Mutex<Pen>>,
     queue: mpsc::Sender<Box<dyn Op>>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
+    /// Write on the caller's own thread if nobody else is writing.
+    here: bool,
 }
 
 impl fmt::Debug for Writer {
@@ -37,22 +46,31 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Starts the thread on its connection.
+    /// Starts the thread.
     pub(super) fn start(conn: Connection, chunks: Chunks) -> Answer<Self> {
+        let pen = Arc::new(Mutex::new(Pen { conn, memory: Memory::new(chunks) }));
         let (queue, jobs) = mpsc::channel(QUEUE_MAX);
         let thread = thread::Builder::new()
             .name("cis-writer".into())
-            .spawn(move || Thread { conn, memory: Memory::new(chunks), jobs }.run())
+            .spawn({
+                let pen = Arc::clone(&pen);
+                move || write_all(&pen, jobs)
+            })
             .map_err(|e| StoreError::Database(format!("cannot start the writer thread: {e}")))?;
-        Ok(Self { queue, thread: Arc::new(Mutex::new(Some(thread))) })
+        Ok(Self { pen, queue, thread: Arc::new(Mutex::new(Some(thread))), here: false })
+    }
+
+    /// The same, for a caller that has nothing better to do than wait: two thread switches less.
+    pub(super) fn here(self) -> Self {
+        Self { here: true, ..self }
     }
 
     /// Lets the thread finish what is queued and waits until it has closed the file.
     pub(super) fn close(self) {
-        drop(self.queue);
-        let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
+        let Self { pen, queue, thread, here: _ } = self;
+        drop((pen, queue));
         // Another handle is still in use: whoever drops the last one lets the thread go.
-        if let Some(thread) = thread.filter(|_| Arc::strong_count(&self.thread) == 1) {
+        if let Some(thread) = Arc::into_inner(thread).and_then(|thread| thread.into_inner().ok().flatten()) {
             let _ = thread.join();
         }
     }
@@ -64,9 +82,22 @@ impl Writer {
         F: FnOnce(&mut Tx<'_>) -> Answer<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let call = Call { now, op: Some(op), result: None, reply };
-        self.queue.send(Box::new(call)).await.map_err(|_| StoreError::Closed)?;
+        let call = Box::new(Call { now, op: Some(op), result: None, reply });
+        if let Some(call) = self.write_here(call) {
+            self.queue.send(call).await.map_err(|_| StoreError::Closed)?;
+        }
         answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// Writes at once, or gives the operation back.
+    fn write_here(&self, op: Box<dyn Op>) -> Option<Box<dyn Op>> {
+        let mut pen = match self.pen.try_lock() {
+            Ok(pen) if self.here => pen,
+            Err(TryLockError::Poisoned(pen)) if self.here => pen.into_inner(),
+            _ => return Some(op),
+        };
+        pen.write(&mut vec![op]);
+        None
     }
 }
 
@@ -112,30 +143,44 @@ where
     }
 }
 
-struct Thread {
-    conn: Connection,
-    memory: Memory,
-    jobs: mpsc::Receiver<Box<dyn Op>>,
+/// The thread: writes what is queued until no handle is left, then closes the file.
+fn write_all(pen: &Mutex<Pen>, mut jobs: mpsc::Receiver<Box<dyn Op>>) {
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    while jobs.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
+        let mut pen = pen.lock().unwrap_or_else(PoisonError::into_inner);
+        // What came while somebody else wrote is committed along.
+        while batch.len() < BATCH_MAX
+            && let Ok(op) = jobs.try_recv()
+        {
+            batch.push(op);
+        }
+        pen.write(&mut batch);
+    }
+    // Folding the log back on the way out keeps the next start quick; if it fails, the log is still there.
+    let pen = pen.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = pen.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
 }
 
-impl Thread {
-    fn run(mut self) {
-        let mut batch = Vec::with_capacity(BATCH_MAX);
-        while self.jobs.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
-            let failure = self.commit(&mut batch).err();
-            if failure.is_some() {
-                self.memory.forget();
-                // A transaction left open would keep every later batch from beginning.
-                if !self.conn.is_autocommit() {
-                    let _ = self.conn.execute_batch("ROLLBACK");
-                }
-            }
-            for op in batch.drain(..) {
-                op.answer(failure.clone());
+/// The connection that writes; whoever holds it is alone.
+struct Pen {
+    conn: Connection,
+    memory: Memory,
+}
+
+impl Pen {
+    /// Commits the batch and answers every caller.
+    fn write(&mut self, batch: &mut Vec<Box<dyn Op>>) {
+        let failure = self.commit(batch).err();
+        if failure.is_some() {
+            self.memory.forget();
+            // A transaction left open would keep every later batch from beginning.
+            if !self.conn.is_autocommit() {
+                let _ = self.conn.execute_batch("ROLLBACK");
             }
         }
-        // Folding the log back on the way out keeps the next start quick; if it fails, the log is still there.
-        let _ = self.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+        for op in batch.drain(..) {
+            op.answer(failure.clone());
+        }
     }
 
     /// One transaction for the whole batch.
