@@ -15,7 +15,7 @@ use cis_core::template::is_template;
 use rusqlite::params;
 use serde_json::json;
 
-use super::tasks::{self, TaskRow};
+use super::tasks::{self, Fresh, TaskRow};
 use super::tx::Tx;
 use crate::port::{Answer, Claim, Claimed};
 
@@ -23,14 +23,14 @@ use crate::port::{Answer, Claim, Claimed};
 /// claim that meets more of them finds less than there is, but not for long.
 const PASSED_MAX: u32 = 1_000;
 
-/// A task at the head of its queue.
+/// A task that may be claimed.
 struct Candidate {
-    execution: ExecutionId,
-    run: RunKey,
-    version: Version,
+    task: TaskRow,
     attempt: u32,
     priority: i32,
     ready_order: i64,
+    /// It became ready in this very operation, and its row does not say so yet.
+    fresh: Option<Fresh>,
 }
 
 /// Refuses a coordinator whose life is over, or has not begun: what it claims would be stale.
@@ -47,28 +47,31 @@ pub(super) fn check_epoch(tx: &Tx<'_>, epoch: Epoch) -> Answer<()> {
 
 /// Claims up to `claim.limit` tasks.
 pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<Arc<Claimed>>> {
-    let mut candidates = Vec::new();
-    for queue in matching_queues(tx, claim)? {
-        heads(tx, queue, claim.limit, &mut candidates)?;
+    let (mut candidates, queues) = (Vec::new(), matching_queues(tx, claim)?);
+    for queue in &queues {
+        heads(tx, *queue, claim.limit, &mut candidates)?;
     }
-    candidates.sort_by_key(|c| (Reverse(c.priority), c.ready_order, c.execution));
-    candidates.truncate(claim.limit as usize);
+    for fresh in std::mem::take(&mut tx.fresh) {
+        if queues.contains(&fresh.queue) && !tx.run(fresh.task.run)?.is_stopping() {
+            let Fresh { task, priority, ready_order, .. } = fresh;
+            candidates.push(Candidate { task, attempt: 0, priority, ready_order, fresh: Some(fresh) });
+        } else {
+            tx.fresh.push(fresh);
+        }
+    }
+    candidates.sort_by_key(|c| (Reverse(c.priority), c.ready_order, c.task.execution));
+    let left = candidates.split_off(candidates.len().min(claim.limit as usize));
+    tx.fresh.extend(left.into_iter().filter_map(|candidate| candidate.fresh));
     candidates.iter().map(|candidate| take(tx, candidate, claim)).collect()
 }
 
-fn matching_queues(tx: &Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {
-    let mut statement = tx.conn.prepare_cached("SELECT queue_key, kind, scope FROM queues")?;
-    let mut rows = statement.query([])?;
-    let mut matching = Vec::new();
-    while let Some(row) = rows.next()? {
-        let (kind, scope) = (row.get_ref(1)?.as_str(), row.get_ref(2)?.as_str());
-        let (kind, scope) = (kind.unwrap_or_default(), scope.unwrap_or_default());
+fn matching_queues(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {
+    let may = |kind: &str, scope: &str| {
         let in_scope = claim.scopes.as_ref().is_none_or(|scopes| scopes.iter().any(|s| s.as_str() == scope));
-        if claim.kinds.contains(&kind) && in_scope {
-            matching.push(row.get(0)?);
-        }
-    }
-    Ok(matching)
+        in_scope && claim.kinds.contains(&kind)
+    };
+    let queues = tx.queues()?.iter();
+    Ok(queues.filter(|((kind, scope), _)| may(kind, scope)).map(|(_, key)| *key).collect())
 }
 
 /// The first `limit` tasks of a queue that may be started. Starting one whose run is stopping would be for nothing.
@@ -92,39 +95,56 @@ fn heads(tx: &mut Tx<'_>, queue: i64, limit: u32, into: &mut Vec<Candidate>) -> 
             passed += 1;
             continue;
         }
+        let execution = ExecutionId(row.get(0)?);
+        let (ix, version) = (tx.run(run)?.ix(execution), Version(row.get(2)?));
         into.push(Candidate {
-            execution: ExecutionId(row.get(0)?),
-            run,
-            version: Version(row.get(2)?),
+            task: TaskRow { execution, run, ix, status: TaskStatus::Ready, version },
             attempt: row.get(3)?,
             priority: row.get(4)?,
             ready_order: row.get(5)?,
+            fresh: None,
         });
     }
     Ok(())
 }
 
 fn take(tx: &mut Tx<'_>, candidate: &Candidate, claim: &Claim) -> Answer<Arc<Claimed>> {
-    let ix = tx.run(candidate.run)?.ix(candidate.execution);
-    let task = TaskRow {
-        execution: candidate.execution,
-        run: candidate.run,
-        ix,
-        status: TaskStatus::Ready,
-        version: candidate.version,
-    };
+    let task = TaskRow { status: TaskStatus::Ready, ..candidate.task };
     let to = task.status.after(TaskMove::Claim).map_err(Refusal::from)?;
     let (fence, attempt) = (next_fence(tx, claim.epoch)?, candidate.attempt + 1);
-    let changed = tx
-        .conn
-        .prepare_cached(
-            "UPDATE task_executions SET status = 'running', version = version + 1, attempt = ?3, fence = ?4,
-                    holder = ?5, claimed_at = ?6, started_at = NULL, not_before = NULL
-             WHERE execution_id = ?1 AND status = 'ready' AND hold = 0 AND version = ?2",
-        )?
-        .execute(params![task.execution.0, task.version.0, attempt, fence.0, claim.holder, tx.now.0])?;
+    let changed = match candidate.fresh {
+        None => tx
+            .conn
+            .prepare_cached(
+                "UPDATE task_executions SET status = 'running', version = version + 1, attempt = ?3, fence = ?4,
+                        holder = ?5, claimed_at = ?6, started_at = NULL, not_before = NULL
+                 WHERE execution_id = ?1 AND status = 'ready' AND hold = 0 AND version = ?2",
+            )?
+            .execute(params![task.execution.0, task.version.0, attempt, fence.0, claim.holder, tx.now.0])?,
+        Some(Fresh { deps, ready_order, queue_deadline, .. }) => tx
+            .conn
+            .prepare_cached(
+                "UPDATE task_executions SET status = 'running', version = version + 2, attempt = ?3, fence = ?4,
+                        holder = ?5, claimed_at = ?6, deps_left = 0, deps_failed = ?7, deps_blocked = ?8,
+                        ready_order = ?9, queue_deadline = ?10
+                 WHERE execution_id = ?1 AND status = 'pending' AND version = ?2 AND deps_left = 1",
+            )?
+            .execute(params![
+                task.execution.0,
+                task.version.0,
+                attempt,
+                fence.0,
+                claim.holder,
+                tx.now.0,
+                deps.failed,
+                deps.blocked,
+                ready_order,
+                queue_deadline.map(|t| t.0),
+            ])?,
+    };
     tasks::guarded(changed, task)?;
-    let version = Version(task.version.0 + 1);
+    let (ix, moves) = (task.ix, if candidate.fresh.is_some() { 2 } else { 1 });
+    let version = Version(task.version.0 + moves);
     // A first attempt is what a claim means; only later ones need a word.
     let data = (attempt > 1).then(|| json!({"attempt": attempt}));
     tx.event(task.run, Some(ix), version, TaskMove::Claim.word(), to.word(), data.as_ref())?;

@@ -72,24 +72,30 @@ pub(super) fn creating(tx: &Tx<'_>, run: RunKey) -> Answer<bool> {
 }
 
 /// Are there steps left?
-pub(super) fn under_way(tx: &Tx<'_>) -> Answer<bool> {
-    Ok(tx.conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM steps)")?.query_row([], |row| row.get(0))?)
+pub(super) fn under_way(tx: &mut Tx<'_>) -> Answer<bool> {
+    if let Some(known) = tx.memory.steps {
+        return Ok(known);
+    }
+    let mut statement = tx.conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM steps)")?;
+    let found = statement.query_row([], |row| row.get(0))?;
+    tx.memory.steps = Some(found);
+    Ok(found)
 }
 
-pub(super) fn add_create(tx: &Tx<'_>, run: RunKey) -> Answer<()> {
+pub(super) fn add_create(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     add(tx, run, "create", None, None, 0)
 }
 
-pub(super) fn add_stop(tx: &Tx<'_>, run: RunKey) -> Answer<()> {
+pub(super) fn add_stop(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     add(tx, run, "stop", None, None, 0)
 }
 
-pub(super) fn add_spread(tx: &Tx<'_>, run: RunKey, task: TaskIx, impact: Impact, from: usize) -> Answer<()> {
+pub(super) fn add_spread(tx: &mut Tx<'_>, run: RunKey, task: TaskIx, impact: Impact, from: usize) -> Answer<()> {
     add(tx, run, "spread", Some(task), Some(impact), from)
 }
 
 fn add(
-    tx: &Tx<'_>,
+    tx: &mut Tx<'_>,
     run: RunKey,
     kind: &str,
     task: Option<TaskIx>,
@@ -106,6 +112,7 @@ fn add(
             "INSERT INTO steps (run_key, kind, task_ix, impact, cursor) VALUES (?1, ?2, ?3, ?4, ?5)",
         )?
         .execute(params![run.0, kind, task.map(|ix| ix.0), impact, at])?;
+    tx.memory.steps = Some(true);
     Ok(())
 }
 
@@ -145,12 +152,15 @@ fn chunk(tx: &mut Tx<'_>, step: &Step, budget: usize) -> Answer<usize> {
         }
         _ => stop(tx, step, budget)?,
     };
+    // The next step may be about the same tasks.
+    tasks::write_fresh(tx)?;
     runs::end_if_over(tx, step.run)?;
     Ok(left)
 }
 
-fn done(tx: &Tx<'_>, step: &Step) -> Answer<()> {
+fn done(tx: &mut Tx<'_>, step: &Step) -> Answer<()> {
     tx.conn.prepare_cached("DELETE FROM steps WHERE step_key = ?1")?.execute([step.key])?;
+    tx.memory.steps = None;
     Ok(())
 }
 

@@ -28,6 +28,17 @@ pub(super) struct TaskRow {
     pub(super) version: Version,
 }
 
+/// A task whose dependencies are met: ready as far as its event goes, and still as it was in its row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fresh {
+    pub(super) task: TaskRow,
+    pub(super) deps: Dependencies,
+    pub(super) queue: i64,
+    pub(super) priority: i32,
+    pub(super) ready_order: i64,
+    pub(super) queue_deadline: Option<Timestamp>,
+}
+
 /// The guarded move itself: status and version, nothing else, and its event.
 pub(super) fn move_task(
     tx: &mut Tx<'_>,
@@ -62,15 +73,11 @@ pub(super) fn guarded(changed: usize, task: TaskRow) -> Answer<()> {
 pub(super) fn release(tx: &mut Tx<'_>, task: TaskRow) -> Answer<Option<Impact>> {
     let definition = tx.run(task.run)?.definition().clone();
     let Some(when) = &definition.dag.tasks[task.ix.index()].more().when else {
-        make_ready(tx, task)?;
-        return Ok(None);
+        return make_ready(tx, task).map(|()| None);
     };
     let scene = scene(tx, task.run, task.ix)?;
     match template::holds(when, &scene) {
-        Ok(true) => {
-            make_ready(tx, task)?;
-            Ok(None)
-        }
+        Ok(true) => make_ready(tx, task).map(|()| None),
         Ok(false) => skip(tx, task, Skip::ByChoice, &format!("`when` is false: {when}")).map(Some),
         Err(e) => {
             // A `when` that cannot be answered is a fault of the definition: the run must not end well.
@@ -81,10 +88,8 @@ pub(super) fn release(tx: &mut Tx<'_>, task: TaskRow) -> Answer<Option<Impact>> 
 }
 
 fn make_ready(tx: &mut Tx<'_>, task: TaskRow) -> Answer<()> {
-    let to = task.status.after(TaskMove::DependenciesMet).map_err(Refusal::from)?;
     let hold = enter_window(tx, task.run)?;
-    let order = tx.next_position()?;
-    let deadline = queue_deadline(tx, task.run, task.ix, tx.now)?;
+    let (order, deadline) = say_ready(tx, task)?;
     let changed = tx
         .conn
         .prepare_cached(
@@ -93,9 +98,39 @@ fn make_ready(tx: &mut Tx<'_>, task: TaskRow) -> Answer<()> {
              WHERE execution_id = ?1 AND status = 'pending' AND version = ?2 AND deps_left = 0",
         )?
         .execute(params![task.execution.0, task.version.0, hold, order, deadline.map(|t| t.0)])?;
-    guarded(changed, task)?;
+    guarded(changed, task)
+}
+
+/// The event of a task that becomes ready; answers its place in the ready order and until when it may wait.
+fn say_ready(tx: &mut Tx<'_>, task: TaskRow) -> Answer<(i64, Option<Timestamp>)> {
+    let to = task.status.after(TaskMove::DependenciesMet).map_err(Refusal::from)?;
+    let order = tx.next_position()?;
+    let deadline = queue_deadline(tx, task.run, task.ix, tx.now)?;
     let version = Version(task.version.0 + 1);
     tx.event(task.run, Some(task.ix), version, TaskMove::DependenciesMet.word(), to.word(), None)?;
+    Ok((order, deadline))
+}
+
+/// Writes tasks that became ready in this operation and were not claimed by it.
+pub(super) fn write_fresh(tx: &mut Tx<'_>) -> Answer<()> {
+    for Fresh { task, deps, ready_order, queue_deadline, .. } in std::mem::take(&mut tx.fresh) {
+        let changed = tx
+            .conn
+            .prepare_cached(
+                "UPDATE task_executions SET status = 'ready', version = version + 1, deps_left = 0,
+                        deps_failed = ?3, deps_blocked = ?4, ready_order = ?5, queue_deadline = ?6
+                 WHERE execution_id = ?1 AND status = 'pending' AND version = ?2 AND deps_left = 1",
+            )?
+            .execute(params![
+                task.execution.0,
+                task.version.0,
+                deps.failed,
+                deps.blocked,
+                ready_order,
+                queue_deadline.map(|t| t.0)
+            ])?;
+        guarded(changed, task)?;
+    }
     Ok(())
 }
 
@@ -209,9 +244,17 @@ pub(super) fn spread(
         let children = &definition.plan.dependents(ix)[from..];
         let now = &children[..children.len().min(budget)];
         for (low, high) in ranges(now) {
-            for (child, deps) in tell(tx, run, first + i64::from(low), first + i64::from(high), impact)? {
-                let rule = definition.dag.tasks[child.ix.index()].run_if;
-                let next = match readiness::verdict(rule, deps) {
+            for last in tell(tx, run, first + i64::from(low), first + i64::from(high), impact)? {
+                let (child, task) = (last.task, &definition.dag.tasks[last.task.ix.index()]);
+                let verdict = readiness::verdict(task.run_if, last.deps);
+                let windowed = tx.run(run)?.max_parallel.is_some();
+                if verdict == Verdict::Go && task.more().when.is_none() && !windowed {
+                    let (ready_order, queue_deadline) = say_ready(tx, child)?;
+                    tx.fresh.push(Fresh { ready_order, queue_deadline, ..last });
+                    continue;
+                }
+                count_down(tx, &last)?;
+                let next = match verdict {
                     Verdict::Wait => None,
                     Verdict::Go => release(tx, child)?,
                     Verdict::Skip(why) => {
@@ -250,34 +293,56 @@ fn ranges(sorted: &[TaskIx]) -> Vec<(u32, u32)> {
     ranges
 }
 
-/// Counts one ended dependency down in every pending task of a range; answers those with none left.
-fn tell(
-    tx: &mut Tx<'_>,
-    run: RunKey,
-    low: i64,
-    high: i64,
-    impact: Impact,
-) -> Answer<Vec<(TaskRow, Dependencies)>> {
+/// Counts one ended dependency down in every pending task of a range; answers those it was the last one of, whose
+/// rows are left to the caller.
+fn tell(tx: &mut Tx<'_>, run: RunKey, low: i64, high: i64, impact: Impact) -> Answer<Vec<Fresh>> {
     let first = tx.run(run)?.first;
+    let (failed, blocked) = (u32::from(impact == Impact::Failed), u32::from(impact == Impact::Blocked));
     let mut statement = tx.conn.prepare_cached(
-        "UPDATE task_executions SET deps_left = deps_left - 1, deps_failed = deps_failed + ?3,
-                deps_blocked = deps_blocked + ?4
-         WHERE execution_id BETWEEN ?1 AND ?2 AND status = 'pending'
-         RETURNING execution_id, version, deps_left, deps_failed, deps_blocked",
+        "SELECT execution_id, version, deps_failed, deps_blocked, queue_key, priority FROM task_executions
+         WHERE execution_id BETWEEN ?1 AND ?2 AND status = 'pending' AND deps_left = 1",
     )?;
-    let (failed, blocked) = (u8::from(impact == Impact::Failed), u8::from(impact == Impact::Blocked));
-    let mut rows = statement.query(params![low, high, failed, blocked])?;
-    let mut free = Vec::new();
+    let mut rows = statement.query([low, high])?;
+    let mut last = Vec::new();
     while let Some(row) = rows.next()? {
-        if row.get::<_, u32>(2)? > 0 {
-            continue;
-        }
         let execution = ExecutionId(row.get(0)?);
         let ix = TaskIx(u32::try_from(execution.0 - first.0).unwrap_or(u32::MAX));
-        let task = TaskRow { execution, run, ix, status: TaskStatus::Pending, version: Version(row.get(1)?) };
-        free.push((task, Dependencies { left: 0, failed: row.get(3)?, blocked: row.get(4)? }));
+        last.push(Fresh {
+            task: TaskRow { execution, run, ix, status: TaskStatus::Pending, version: Version(row.get(1)?) },
+            deps: Dependencies {
+                left: 0,
+                failed: row.get::<_, u32>(2)? + failed,
+                blocked: row.get::<_, u32>(3)? + blocked,
+            },
+            queue: row.get(4)?,
+            priority: row.get(5)?,
+            ready_order: 0,
+            queue_deadline: None,
+        });
     }
-    Ok(free)
+    let told = i64::try_from(last.len()).unwrap_or(i64::MAX);
+    if told <= high - low {
+        tx.conn
+            .prepare_cached(
+                "UPDATE task_executions SET deps_left = deps_left - 1, deps_failed = deps_failed + ?3,
+                        deps_blocked = deps_blocked + ?4
+                 WHERE execution_id BETWEEN ?1 AND ?2 AND status = 'pending' AND deps_left > 1",
+            )?
+            .execute(params![low, high, failed, blocked])?;
+    }
+    Ok(last)
+}
+
+/// Writes that the last dependency of a task has ended.
+fn count_down(tx: &Tx<'_>, Fresh { task, deps, .. }: &Fresh) -> Answer<()> {
+    let changed = tx
+        .conn
+        .prepare_cached(
+            "UPDATE task_executions SET deps_left = 0, deps_failed = ?3, deps_blocked = ?4
+             WHERE execution_id = ?1 AND version = ?2 AND deps_left = 1",
+        )?
+        .execute(params![task.execution.0, task.version.0, deps.failed, deps.blocked])?;
+    guarded(changed, *task)
 }
 
 /// What the templates and the `when` of a task see.

@@ -15,17 +15,27 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
 use super::steps::Chunks;
+use super::tasks::{self, Fresh};
 use crate::port::{Answer, Definition, Fate, RunInfo, RunRef, StoreError};
 
 /// Definitions kept parsed; more than this many at once are parsed again when needed.
 const DEFINITIONS_MAX: usize = 32;
 
-/// What the writer remembers between operations: only what cannot change under it.
+/// Runs kept in mind; more than this many at once are read again when needed.
+const RUNS_MAX: usize = 1_024;
+
+/// What the writer remembers between operations. Nobody else writes, so nothing of it changes under it.
 #[derive(Debug)]
 pub(super) struct Memory {
     definitions: HashMap<i64, Arc<Definition>>,
-    runs: HashMap<RunKey, Arc<RunInfo>>,
-    queues: BTreeMap<(String, String), i64>,
+    /// Rows of runs that are not over, as they were last written.
+    runs: HashMap<RunKey, RunRow>,
+    /// All of them, once they have been asked for.
+    queues: Option<BTreeMap<(String, String), i64>>,
+    /// The last event's position.
+    position: Option<i64>,
+    /// Are large steps under way? `None`: ask.
+    pub(super) steps: Option<bool>,
     /// The present coordinator's life, once it has begun, and how many fences it has granted. A fence of a claim
     /// that was rolled back is not used again either.
     pub(super) fences: Option<(Epoch, u32)>,
@@ -34,15 +44,17 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(chunks: Chunks) -> Self {
-        let (definitions, runs, queues) = (HashMap::new(), HashMap::new(), BTreeMap::new());
-        Self { definitions, runs, queues, fences: None, chunks }
+        let (definitions, runs) = (HashMap::new(), HashMap::new());
+        Self { definitions, runs, queues: None, position: None, steps: None, fences: None, chunks }
     }
 
     /// After a rollback: what was remembered may never have happened.
     pub(super) fn forget(&mut self) {
         self.definitions.clear();
         self.runs.clear();
-        self.queues.clear();
+        self.queues = None;
+        self.position = None;
+        self.steps = None;
     }
 }
 
@@ -72,9 +84,8 @@ pub(super) struct RunRow {
     pub(super) skipped: u32,
     pub(super) sinks_completed: u32,
     pub(super) window: u32,
-    /// The version it had when it was loaded: the guard of the write.
+    /// The version it was last read or written with: the guard of the write.
     loaded: Version,
-    dirty: bool,
 }
 
 impl RunRow {
@@ -120,13 +131,15 @@ pub(super) struct Tx<'a> {
     pub(super) conn: &'a Connection,
     pub(super) memory: &'a mut Memory,
     pub(super) now: Timestamp,
-    runs: HashMap<RunKey, RunRow>,
+    /// Runs it has asked for: what has to be written back.
+    touched: Vec<RunKey>,
     /// Runs that ended in this operation.
     pub(super) ended: Vec<RunRef>,
     /// Live attempts whose run is stopping.
     pub(super) stop: Vec<(ExecutionId, Fence)>,
     pub(super) next_due: Option<Timestamp>,
-    last_position: i64,
+    /// Tasks that became ready in this operation and are not written yet: most are claimed before it ends.
+    pub(super) fresh: Vec<Fresh>,
 }
 
 impl<'a> Tx<'a> {
@@ -135,11 +148,11 @@ impl<'a> Tx<'a> {
             conn,
             memory,
             now,
-            runs: HashMap::new(),
+            touched: Vec::new(),
             ended: Vec::new(),
             stop: Vec::new(),
             next_due: None,
-            last_position: 0,
+            fresh: Vec::new(),
         }
     }
 
@@ -148,7 +161,7 @@ impl<'a> Tx<'a> {
         self.next_due = Some(self.next_due.map_or(at, |due| due.min(at)));
     }
 
-    /// Writes one event and answers its position.
+    /// Writes that a run, or a task of it, has moved.
     pub(super) fn event(
         &mut self,
         run: RunKey,
@@ -157,57 +170,71 @@ impl<'a> Tx<'a> {
         step: &str,
         status: &str,
         data: Option<&Value>,
-    ) -> Answer<i64> {
-        let data = data.map(Value::to_string);
+    ) -> Answer<()> {
+        let (position, data) = (self.next_position()?, data.map(Value::to_string));
         self.conn
             .prepare_cached(
-                "INSERT INTO events (run_key, task_ix, version, step, status, at, data)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO events (position, run_key, task_ix, version, step, status, at, data)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?
-            .execute(params![run.0, task.map(|ix| ix.0), version.0, step, status, self.now.0, data])?;
-        self.last_position = self.conn.last_insert_rowid();
-        Ok(self.last_position)
+            .execute(params![
+                position,
+                run.0,
+                task.map(|ix| ix.0),
+                version.0,
+                step,
+                status,
+                self.now.0,
+                data
+            ])?;
+        self.memory.position = Some(position);
+        Ok(())
     }
 
-    /// Writes one event about a revision.
+    /// Writes that a revision has moved.
     pub(super) fn definition_event(
-        &self,
+        &mut self,
         key: i64,
         version: i64,
         step: &str,
         status: &str,
         by: &str,
     ) -> Answer<()> {
+        let (position, data) = (self.next_position()?, serde_json::json!({"by": by}).to_string());
         self.conn
             .prepare_cached(
-                "INSERT INTO events (definition_key, version, step, status, at, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                "INSERT INTO events (position, definition_key, version, step, status, at, data)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             )?
-            .execute(params![key, version, step, status, self.now.0, serde_json::json!({"by": by}).to_string()])?;
+            .execute(params![position, key, version, step, status, self.now.0, data])?;
+        self.memory.position = Some(position);
         Ok(())
     }
 
     /// The position the next event will have. A task that becomes ready by that event takes it for its place in
     /// the ready order: behind everything that was ready before.
     pub(super) fn next_position(&mut self) -> Answer<i64> {
-        if self.last_position == 0 {
-            self.last_position = self
+        let last = match self.memory.position {
+            Some(last) => last,
+            None => self
                 .conn
                 .prepare_cached("SELECT coalesce(max(position), 0) FROM events")?
-                .query_row([], |r| r.get(0))?;
-        }
-        Ok(self.last_position + 1)
+                .query_row([], |row| row.get(0))?,
+        };
+        self.memory.position = Some(last);
+        Ok(last + 1)
     }
 
-    /// The row of `run`, loaded once per operation.
+    /// The row of `run`. Whoever asks for it means to change it; an extra write of equal values does no harm.
     pub(super) fn run(&mut self, key: RunKey) -> Answer<&mut RunRow> {
-        if !self.runs.contains_key(&key) {
-            let row = self.load_run(key)?;
-            self.runs.insert(key, row);
+        if !self.touched.contains(&key) {
+            if !self.memory.runs.contains_key(&key) {
+                let row = self.load_run(key)?;
+                self.memory.runs.insert(key, row);
+            }
+            self.touched.push(key);
         }
-        let row = self.runs.get_mut(&key).ok_or_else(|| no_run(key))?;
-        // Whoever asks for it mutably means to change it; an extra write of equal values does no harm.
-        row.dirty = true;
-        Ok(row)
+        self.memory.runs.get_mut(&key).ok_or_else(|| no_run(key))
     }
 
     /// Moves a run by `step`, with its event.
@@ -224,19 +251,24 @@ impl<'a> Tx<'a> {
         let (version, reference) = (row.version, row.reference());
         self.event(key, None, version, step.word(), to.word(), data)?;
         if to.is_terminal() {
-            self.memory.runs.remove(&key);
             self.ended.push(reference);
         }
         Ok(to)
     }
 
-    /// Writes the changed run rows back, each once.
+    /// Writes what is not written yet, and keeps the rows of runs that go on.
     pub(super) fn finish(&mut self) -> Answer<()> {
-        for row in self.runs.values().filter(|row| row.dirty) {
+        tasks::write_fresh(self)?;
+        for key in std::mem::take(&mut self.touched) {
+            let Some(mut row) = self.memory.runs.remove(&key) else { continue };
             let changed =
-                if row.version == row.loaded { self.write_counts(row)? } else { self.write_run(row)? };
+                if row.version == row.loaded { self.write_counts(&row)? } else { self.write_run(&row)? };
             if changed != 1 {
-                return Err(no_run(row.info.key));
+                return Err(no_run(key));
+            }
+            row.loaded = row.version;
+            if !row.status.is_terminal() && self.memory.runs.len() < RUNS_MAX {
+                self.memory.runs.insert(key, row);
             }
         }
         Ok(())
@@ -318,22 +350,13 @@ impl<'a> Tx<'a> {
                     window: row.get(19)?,
                     first_position: row.get(20)?,
                     loaded: Version(row.get(2)?),
-                    dirty: false,
                 })
             })
-            .optional()?
-            .ok_or_else(|| no_run(key))?;
-        if row.status.is_terminal() {
-            // Asked about once more, not to be remembered for good.
-            self.memory.runs.remove(&key);
-        }
-        Ok(row)
+            .optional()?;
+        row.ok_or_else(|| no_run(key))
     }
 
     fn run_info(&mut self, key: RunKey) -> Answer<Arc<RunInfo>> {
-        if let Some(info) = self.memory.runs.get(&key) {
-            return Ok(info.clone());
-        }
         let (definition_key, run_id, number, attached, params) = self
             .conn
             .prepare_cached("SELECT definition_key, run_id, number, attached, params_json FROM dag_runs WHERE run_key = ?1")?
@@ -345,9 +368,7 @@ impl<'a> Tx<'a> {
             .optional()?
             .ok_or_else(|| no_run(key))?;
         let definition = self.definition(definition_key)?;
-        let info = Arc::new(RunInfo { key, run_id, number, attached, params, definition });
-        self.memory.runs.insert(key, info.clone());
-        Ok(info)
+        Ok(Arc::new(RunInfo { key, run_id, number, attached, params, definition }))
     }
 
     /// A definition, parsed once.
@@ -388,18 +409,25 @@ impl<'a> Tx<'a> {
     /// The queue of tasks of `kind` in `scope`.
     pub(super) fn queue(&mut self, kind: &str, scope: &str) -> Answer<i64> {
         let name = (kind.to_owned(), scope.to_owned());
-        if let Some(key) = self.memory.queues.get(&name) {
+        if let Some(key) = self.queues()?.get(&name) {
             return Ok(*key);
         }
         self.conn
-            .prepare_cached("INSERT INTO queues (kind, scope) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
+            .prepare_cached("INSERT INTO queues (kind, scope) VALUES (?1, ?2)")?
             .execute(params![kind, scope])?;
-        let key = self
-            .conn
-            .prepare_cached("SELECT queue_key FROM queues WHERE kind = ?1 AND scope = ?2")?
-            .query_row(params![kind, scope], |row| row.get(0))?;
-        self.memory.queues.insert(name, key);
+        let key = self.conn.last_insert_rowid();
+        self.memory.queues.get_or_insert_default().insert(name, key);
         Ok(key)
+    }
+
+    /// Every queue by kind and scope.
+    pub(super) fn queues(&mut self) -> Answer<&BTreeMap<(String, String), i64>> {
+        if self.memory.queues.is_none() {
+            let mut statement = self.conn.prepare_cached("SELECT kind, scope, queue_key FROM queues")?;
+            let all = statement.query_map([], |row| Ok(((row.get(0)?, row.get(1)?), row.get(2)?)))?;
+            self.memory.queues = Some(all.collect::<Result<_, _>>()?);
+        }
+        Ok(self.memory.queues.get_or_insert_default())
     }
 }
 
