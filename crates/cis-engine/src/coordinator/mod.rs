@@ -266,11 +266,17 @@ impl<S: Store> Coordinator<S> {
         let keys: Vec<AttemptKey> = (reports.iter())
             .map(|report| AttemptKey { execution: report.execution.0, fence: report.fence.0 })
             .collect();
-        let room = (self.options.slots as usize + CLAIM_AHEAD).saturating_sub(self.flying.len());
+        let slots = self.options.slots as usize;
+        let room = match self.flying.len() {
+            _ if self.leaving.is_some() => 0,
+            // The runner has nothing to do: what it can start now goes out first, the rest in the next commit.
+            0 => slots,
+            flying => (slots + CLAIM_AHEAD).saturating_sub(flying),
+        };
         let claim = Claim {
             epoch: self.epoch,
             holder: "local".to_owned(),
-            limit: if self.leaving.is_some() { 0 } else { u32::try_from(room).unwrap_or(u32::MAX) },
+            limit: u32::try_from(room).unwrap_or(u32::MAX),
             kinds: KINDS.to_vec(),
             scopes: None,
         };
@@ -279,6 +285,7 @@ impl<S: Store> Coordinator<S> {
             link.queue(&ToRunner::Ack { keys });
         }
         self.more_work |= advanced.more_work;
+        self.poke |= room > 0 && self.flying.is_empty() && advanced.claimed.len() == room;
         self.due(advanced.next_due);
         for claim in advanced.claimed {
             self.launch(claim).await?;
