@@ -22,8 +22,12 @@ pub(super) fn advance(tx: &mut Tx<'_>, request: Advance) -> Answer<Advanced> {
     }
     let mut recorded = Vec::with_capacity(request.reports.len());
     for report in &request.reports {
+        if report.ending != Ending::Succeeded || !tasks::joins(tx, report.execution)? {
+            tasks::tell_ending(tx)?;
+        }
         recorded.push(record(tx, report)?);
     }
+    tasks::tell_ending(tx)?;
     let claimed = match &request.claim {
         Some(claim) if claim.limit > 0 => claim::claim(tx, claim)?,
         _ => Vec::new(),

@@ -127,7 +127,7 @@ fn take(tx: &mut Tx<'_>, candidate: &Candidate, claim: &Claim) -> Answer<Arc<Cla
                 "UPDATE task_executions SET status = 'running', version = version + 2, attempt = ?3, fence = ?4,
                         holder = ?5, claimed_at = ?6, deps_left = 0, deps_failed = ?7, deps_blocked = ?8,
                         ready_order = ?9, queue_deadline = ?10
-                 WHERE execution_id = ?1 AND status = 'pending' AND version = ?2 AND deps_left = 1",
+                 WHERE execution_id = ?1 AND status = 'pending' AND version = ?2 AND deps_left > 0",
             )?
             .execute(params![
                 task.execution.0,

@@ -148,7 +148,7 @@ fn chunk(tx: &mut Tx<'_>, step: &Step, budget: usize) -> Answer<usize> {
         ("spread", Some(task), Some(impact)) => {
             // What is left after this chunk becomes a step of its own.
             done(tx, step)?;
-            tasks::spread(tx, step.run, task, impact, step.cursor, budget)?
+            tasks::spread(tx, step.run, task, impact, 1, step.cursor, budget)?
         }
         _ => stop(tx, step, budget)?,
     };
@@ -261,7 +261,7 @@ fn create_task(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, waits: u32) -> Answer<(
         };
         if let Some(impact) = impact {
             let budget = tx.memory.chunks.told_at_once;
-            tasks::spread(tx, run, ix, impact, 0, budget)?;
+            tasks::spread(tx, run, ix, impact, 1, 0, budget)?;
         }
     }
     Ok(())

@@ -83,6 +83,7 @@ fn time_out_waiting_tasks(tx: &mut Tx<'_>) -> Answer<()> {
             tasks::leave_window(tx, run)?;
         }
         tasks::ended(tx, run, ix, TaskStatus::TimedOut)?;
+        tasks::tell_ending(tx)?;
     }
     Ok(())
 }

@@ -39,6 +39,17 @@ pub(super) struct Fresh {
     pub(super) queue_deadline: Option<Timestamp>,
 }
 
+/// Tasks that ended alike and have the same dependents.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ending {
+    run: RunKey,
+    /// One of them.
+    ix: TaskIx,
+    impact: Impact,
+    /// How many they are.
+    together: u32,
+}
+
 /// The guarded move itself: status and version, nothing else, and its event.
 pub(super) fn move_task(
     tx: &mut Tx<'_>,
@@ -119,7 +130,7 @@ pub(super) fn write_fresh(tx: &mut Tx<'_>) -> Answer<()> {
             .prepare_cached(
                 "UPDATE task_executions SET status = 'ready', version = version + 1, deps_left = 0,
                         deps_failed = ?3, deps_blocked = ?4, ready_order = ?5, queue_deadline = ?6
-                 WHERE execution_id = ?1 AND status = 'pending' AND version = ?2 AND deps_left = 1",
+                 WHERE execution_id = ?1 AND status = 'pending' AND version = ?2 AND deps_left > 0",
             )?
             .execute(params![
                 task.execution.0,
@@ -196,7 +207,7 @@ pub(super) fn skip(tx: &mut Tx<'_>, task: TaskRow, skip: Skip, cause: &str) -> A
     Ok(readiness::impact(TaskStatus::Skipped, Some(skip)))
 }
 
-/// Counts a task that has just ended, and tells its dependents.
+/// Counts a task that has just ended; its dependents are told by [`tell_ending`].
 pub(super) fn ended(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, status: TaskStatus) -> Answer<()> {
     let row = tx.run(run)?;
     let definition = row.definition().clone();
@@ -218,25 +229,49 @@ pub(super) fn ended(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, status: TaskStatus
             runs::stop(tx, run, StopReason::FirstSuccess)?;
         }
     }
+    let impact = readiness::impact(status, None);
+    tx.ending = match tx.ending {
+        Some(before) => Some(Ending { together: before.together + 1, ..before }),
+        None => Some(Ending { run, ix, impact, together: 1 }),
+    };
+    Ok(())
+}
+
+/// Would the success of `execution` tell the same tasks the same as those whose end is still to be told? The tasks of
+/// a layer do: they count down together.
+pub(super) fn joins(tx: &mut Tx<'_>, execution: ExecutionId) -> Answer<bool> {
+    let Some(Ending { run, ix, impact: Impact::Fine, .. }) = tx.ending else { return Ok(false) };
     let budget = tx.memory.chunks.told_at_once;
-    spread(tx, run, ix, readiness::impact(status, None), 0, budget)?;
+    let row = tx.run(run)?;
+    let (other, plan) = (row.ix(execution), &row.definition().plan);
+    let dependents = plan.dependents(ix);
+    Ok(other.index() < plan.len() && dependents.len() <= budget && plan.dependents(other) == dependents)
+}
+
+/// Tells the dependents of the tasks that have just ended.
+pub(super) fn tell_ending(tx: &mut Tx<'_>) -> Answer<()> {
+    let Some(Ending { run, ix, impact, together }) = tx.ending.take() else { return Ok(()) };
+    let budget = tx.memory.chunks.told_at_once;
+    spread(tx, run, ix, impact, together, 0, budget)?;
     runs::end_if_over(tx, run)
 }
 
-/// Tells the dependents of `ix`, from the `from`th on, how it ended; and theirs, where that ends them too. Once
-/// `budget` of them have been told, the rest is left to steps. Answers what is left of the budget.
+/// Tells the dependents of `ix`, from the `from`th on, how it and others like it (`together` in all) ended; and
+/// theirs, where that ends them too. Once `budget` of them have been told, the rest is left to steps. Answers what is
+/// left of the budget.
 pub(super) fn spread(
     tx: &mut Tx<'_>,
     run: RunKey,
     ix: TaskIx,
     impact: Impact,
+    together: u32,
     from: usize,
     mut budget: usize,
 ) -> Answer<usize> {
     let row = tx.run(run)?;
     let (definition, first) = (row.definition().clone(), row.first.0);
-    let mut queue = VecDeque::from([(ix, impact, from)]);
-    while let Some((ix, impact, from)) = queue.pop_front() {
+    let mut queue = VecDeque::from([(ix, impact, together, from)]);
+    while let Some((ix, impact, together, from)) = queue.pop_front() {
         // A run that is stopping cancels whatever waits; nobody needs to be told.
         if tx.run(run)?.is_stopping() {
             return Ok(budget);
@@ -244,7 +279,7 @@ pub(super) fn spread(
         let children = &definition.plan.dependents(ix)[from..];
         let now = &children[..children.len().min(budget)];
         for (low, high) in ranges(now) {
-            for last in tell(tx, run, first + i64::from(low), first + i64::from(high), impact)? {
+            for last in tell(tx, run, first + i64::from(low), first + i64::from(high), impact, together)? {
                 let (child, task) = (last.task, &definition.dag.tasks[last.task.ix.index()]);
                 let verdict = readiness::verdict(task.run_if, last.deps);
                 let windowed = tx.run(run)?.max_parallel.is_some();
@@ -262,7 +297,7 @@ pub(super) fn spread(
                         Some(skip(tx, child, why, &cause)?)
                     }
                 };
-                queue.extend(next.map(|impact| (child.ix, impact, 0)));
+                queue.extend(next.map(|impact| (child.ix, impact, 1, 0)));
             }
         }
         budget -= now.len();
@@ -293,16 +328,24 @@ fn ranges(sorted: &[TaskIx]) -> Vec<(u32, u32)> {
     ranges
 }
 
-/// Counts one ended dependency down in every pending task of a range; answers those it was the last one of, whose
-/// rows are left to the caller.
-fn tell(tx: &mut Tx<'_>, run: RunKey, low: i64, high: i64, impact: Impact) -> Answer<Vec<Fresh>> {
+/// Counts `ended` dependencies down in every pending task of a range; answers those that have none left, whose rows
+/// are left to the caller.
+fn tell(
+    tx: &mut Tx<'_>,
+    run: RunKey,
+    low: i64,
+    high: i64,
+    impact: Impact,
+    ended: u32,
+) -> Answer<Vec<Fresh>> {
     let first = tx.run(run)?.first;
-    let (failed, blocked) = (u32::from(impact == Impact::Failed), u32::from(impact == Impact::Blocked));
+    let failed = if impact == Impact::Failed { ended } else { 0 };
+    let blocked = if impact == Impact::Blocked { ended } else { 0 };
     let mut statement = tx.conn.prepare_cached(
         "SELECT execution_id, version, deps_failed, deps_blocked, queue_key, priority FROM task_executions
-         WHERE execution_id BETWEEN ?1 AND ?2 AND status = 'pending' AND deps_left = 1",
+         WHERE execution_id BETWEEN ?1 AND ?2 AND status = 'pending' AND deps_left = ?3",
     )?;
-    let mut rows = statement.query([low, high])?;
+    let mut rows = statement.query(params![low, high, ended])?;
     let mut last = Vec::new();
     while let Some(row) = rows.next()? {
         let execution = ExecutionId(row.get(0)?);
@@ -324,11 +367,11 @@ fn tell(tx: &mut Tx<'_>, run: RunKey, low: i64, high: i64, impact: Impact) -> An
     if told <= high - low {
         tx.conn
             .prepare_cached(
-                "UPDATE task_executions SET deps_left = deps_left - 1, deps_failed = deps_failed + ?3,
+                "UPDATE task_executions SET deps_left = deps_left - ?5, deps_failed = deps_failed + ?3,
                         deps_blocked = deps_blocked + ?4
-                 WHERE execution_id BETWEEN ?1 AND ?2 AND status = 'pending' AND deps_left > 1",
+                 WHERE execution_id BETWEEN ?1 AND ?2 AND status = 'pending' AND deps_left > ?5",
             )?
-            .execute(params![low, high, failed, blocked])?;
+            .execute(params![low, high, failed, blocked, ended])?;
     }
     Ok(last)
 }
@@ -339,7 +382,7 @@ fn count_down(tx: &Tx<'_>, Fresh { task, deps, .. }: &Fresh) -> Answer<()> {
         .conn
         .prepare_cached(
             "UPDATE task_executions SET deps_left = 0, deps_failed = ?3, deps_blocked = ?4
-             WHERE execution_id = ?1 AND version = ?2 AND deps_left = 1",
+             WHERE execution_id = ?1 AND version = ?2 AND deps_left > 0",
         )?
         .execute(params![task.execution.0, task.version.0, deps.failed, deps.blocked])?;
     guarded(changed, *task)

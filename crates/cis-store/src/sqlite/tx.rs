@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
 use super::steps::Chunks;
-use super::tasks::{self, Fresh};
+use super::tasks::{self, Ending, Fresh};
 use crate::port::{Answer, Definition, Fate, RunInfo, RunRef, StoreError};
 
 /// Definitions kept parsed; more than this many at once are parsed again when needed.
@@ -138,6 +138,8 @@ pub(super) struct Tx<'a> {
     /// Live attempts whose run is stopping.
     pub(super) stop: Vec<(ExecutionId, Fence)>,
     pub(super) next_due: Option<Timestamp>,
+    /// Tasks that have just ended, and whose dependents are still to be told.
+    pub(super) ending: Option<Ending>,
     /// Tasks that became ready in this operation and are not written yet: most are claimed before it ends.
     pub(super) fresh: Vec<Fresh>,
 }
@@ -152,6 +154,7 @@ impl<'a> Tx<'a> {
             ended: Vec::new(),
             stop: Vec::new(),
             next_due: None,
+            ending: None,
             fresh: Vec::new(),
         }
     }
