@@ -34,7 +34,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 const RETRIES_MAX: u32 = 3_000;
 
 /// Followers in this process are told of changes at most this often.
-const TICK: Duration = Duration::from_millis(50);
+const TICK: Duration = Duration::from_millis(100);
 
 /// How long a background coordinator without runs stays, in case another comes.
 const LINGER: Duration = Duration::from_secs(2);

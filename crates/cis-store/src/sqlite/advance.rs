@@ -9,7 +9,7 @@ use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, Value, json};
 
-use super::tasks::{self, TaskRow};
+use super::tasks::{self, Live, TaskRow};
 use super::tx::{Tx, parsed};
 use super::{claim, steps};
 use crate::port::{Advance, Advanced, Answer, Ending, Recorded, Report};
@@ -42,13 +42,6 @@ pub(super) fn advance(tx: &mut Tx<'_>, request: Advance) -> Answer<Advanced> {
     })
 }
 
-/// A live attempt.
-struct Live {
-    task: TaskRow,
-    attempt: u32,
-    free_tries: u32,
-}
-
 fn record(tx: &mut Tx<'_>, report: &Report) -> Answer<Recorded> {
     let Some(mut live) = live(tx, report)? else { return Ok(Recorded::Stale) };
     let overtaken = live.task.status == TaskStatus::Running && report.ending != Ending::Succeeded;
@@ -71,6 +64,11 @@ fn record(tx: &mut Tx<'_>, report: &Report) -> Answer<Recorded> {
 
 /// The attempt the report is about, if its fence still holds.
 fn live(tx: &mut Tx<'_>, report: &Report) -> Answer<Option<Live>> {
+    if let Some(live) = tx.memory.live.remove(&report.execution)
+        && live.fence == report.fence
+    {
+        return Ok(Some(live));
+    }
     let row = tx
         .conn
         .prepare_cached(
@@ -85,7 +83,7 @@ fn live(tx: &mut Tx<'_>, report: &Report) -> Answer<Option<Live>> {
     let Some((run, status, version, attempt, free_tries)) = row else { return Ok(None) };
     let ix: TaskIx = tx.run(run)?.ix(report.execution);
     let task = TaskRow { execution: report.execution, run, ix, status, version };
-    Ok(Some(Live { task, attempt, free_tries }))
+    Ok(Some(Live { task, fence: report.fence, attempt, free_tries }))
 }
 
 /// What follows from how an attempt ended.

@@ -15,7 +15,7 @@ use cis_core::template::is_template;
 use rusqlite::params;
 use serde_json::json;
 
-use super::tasks::{self, Fresh, TaskRow};
+use super::tasks::{self, Fresh, Live, TaskRow};
 use super::tx::Tx;
 use crate::port::{Answer, Claim, Claimed};
 
@@ -27,6 +27,7 @@ const PASSED_MAX: u32 = 1_000;
 struct Candidate {
     task: TaskRow,
     attempt: u32,
+    free_tries: u32,
     priority: i32,
     ready_order: i64,
     /// It became ready in this very operation, and its row does not say so yet.
@@ -54,7 +55,8 @@ pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<Arc<Claimed>>>
     for fresh in std::mem::take(&mut tx.fresh) {
         if queues.contains(&fresh.queue) && !tx.run(fresh.task.run)?.is_stopping() {
             let Fresh { task, priority, ready_order, .. } = fresh;
-            candidates.push(Candidate { task, attempt: 0, priority, ready_order, fresh: Some(fresh) });
+            let (attempt, free_tries, fresh) = (0, 0, Some(fresh));
+            candidates.push(Candidate { task, attempt, free_tries, priority, ready_order, fresh });
         } else {
             tx.fresh.push(fresh);
         }
@@ -80,7 +82,7 @@ fn heads(tx: &mut Tx<'_>, queue: i64, limit: u32, into: &mut Vec<Candidate>) -> 
     // The queue stands in the text, and there is no limit (the index gives rows in order, one by one): SQLite
     // plans with the values of bound parameters, and would compile the statement anew for every claim.
     let mut statement = conn.prepare_cached(&format!(
-        "SELECT execution_id, run_key, version, attempt, priority, ready_order
+        "SELECT execution_id, run_key, version, attempt, priority, ready_order, free_tries
          FROM task_executions INDEXED BY tasks_claimable
          WHERE queue_key = {queue} AND status = 'ready' AND hold = 0
          ORDER BY priority DESC, ready_order"
@@ -102,6 +104,7 @@ fn heads(tx: &mut Tx<'_>, queue: i64, limit: u32, into: &mut Vec<Candidate>) -> 
             attempt: row.get(3)?,
             priority: row.get(4)?,
             ready_order: row.get(5)?,
+            free_tries: row.get(6)?,
             fresh: None,
         });
     }
@@ -148,6 +151,8 @@ fn take(tx: &mut Tx<'_>, candidate: &Candidate, claim: &Claim) -> Answer<Arc<Cla
     // A first attempt is what a claim means; only later ones need a word.
     let data = (attempt > 1).then(|| json!({"attempt": attempt}));
     tx.event(task.run, Some(ix), version, TaskMove::Claim.word(), to.word(), data.as_ref())?;
+    let live = TaskRow { status: to, version, ..task };
+    tx.memory.live.insert(task.execution, Live { task: live, fence, attempt, free_tries: candidate.free_tries });
     begin_run(tx, task.run)?;
     Ok(Arc::new(claimed(tx, task.run, task.execution, ix, fence, attempt)?))
 }

@@ -39,6 +39,15 @@ pub(super) struct Fresh {
     pub(super) queue_deadline: Option<Timestamp>,
 }
 
+/// An attempt that somebody holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Live {
+    pub(super) task: TaskRow,
+    pub(super) fence: Fence,
+    pub(super) attempt: u32,
+    pub(super) free_tries: u32,
+}
+
 /// Tasks that ended alike and have the same dependents.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ending {
@@ -58,6 +67,7 @@ pub(super) fn move_task(
     data: Option<&Value>,
 ) -> Answer<TaskStatus> {
     let to = task.status.after(step).map_err(Refusal::from)?;
+    tx.memory.live.remove(&task.execution);
     let completed_at = to.is_terminal().then_some(tx.now.0);
     // `+status`: see `advance::write`.
     let changed = tx

@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
 use super::steps::Chunks;
-use super::tasks::{self, Ending, Fresh};
+use super::tasks::{self, Ending, Fresh, Live};
 use crate::port::{Answer, Definition, Fate, RunInfo, RunRef, StoreError};
 
 /// Definitions kept parsed; more than this many at once are parsed again when needed.
@@ -30,6 +30,8 @@ pub(super) struct Memory {
     definitions: HashMap<i64, Arc<Definition>>,
     /// Rows of runs that are not over, as they were last written.
     runs: HashMap<RunKey, RunRow>,
+    /// Attempts as they were claimed. One that is not here is read.
+    pub(super) live: HashMap<ExecutionId, Live>,
     /// All of them, once they have been asked for.
     queues: Option<BTreeMap<(String, String), i64>>,
     /// The last event's position.
@@ -44,14 +46,15 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(chunks: Chunks) -> Self {
-        let (definitions, runs) = (HashMap::new(), HashMap::new());
-        Self { definitions, runs, queues: None, position: None, steps: None, fences: None, chunks }
+        let (definitions, runs, live) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { definitions, runs, live, queues: None, position: None, steps: None, fences: None, chunks }
     }
 
     /// After a rollback: what was remembered may never have happened.
     pub(super) fn forget(&mut self) {
         self.definitions.clear();
         self.runs.clear();
+        self.live.clear();
         self.queues = None;
         self.position = None;
         self.steps = None;
