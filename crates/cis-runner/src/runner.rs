@@ -25,7 +25,7 @@ use crate::spawn::{Context, Spawner};
 use crate::stray::Strays;
 
 /// With so many attempts waiting for a slot, outcomes may be held for [`HOLD_NS`]: nothing starts later for it.
-const HOLD_WHILE_QUEUED: usize = 4;
+const HOLD_WHILE_QUEUED: usize = 1;
 const HOLD_NS: u64 = 4 * NS_PER_MS;
 
 /// Processes started in one turn: a spawn takes the kernel a while, and output and exits of others wait.

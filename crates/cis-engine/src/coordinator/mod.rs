@@ -269,8 +269,8 @@ impl<S: Store> Coordinator<S> {
         let slots = self.options.slots as usize;
         let room = match self.flying.len() {
             _ if self.leaving.is_some() => 0,
-            // The runner has nothing to do: what it can start now goes out first, the rest in the next commit.
-            0 => slots,
+            // The runner has nothing to do: it gets its first tasks soon, and the rest when it reports on them.
+            0 => 2 * slots,
             flying => (slots + CLAIM_AHEAD).saturating_sub(flying),
         };
         let claim = Claim {
@@ -285,7 +285,6 @@ impl<S: Store> Coordinator<S> {
             link.queue(&ToRunner::Ack { keys });
         }
         self.more_work |= advanced.more_work;
-        self.poke |= room > 0 && self.flying.is_empty() && advanced.claimed.len() == room;
         self.due(advanced.next_due);
         for claim in advanced.claimed {
             self.launch(claim).await?;

@@ -39,6 +39,16 @@ pub(super) struct Fresh {
     pub(super) queue_deadline: Option<Timestamp>,
 }
 
+impl Fresh {
+    /// Is `next` its neighbour in all that is written of it?
+    fn is_followed_by(&self, next: &Self) -> bool {
+        next.task.execution.0 == self.task.execution.0 + 1
+            && next.ready_order == self.ready_order + 1
+            && next.task.version == self.task.version
+            && (next.deps, next.queue_deadline) == (self.deps, self.queue_deadline)
+    }
+}
+
 /// An attempt that somebody holds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Live {
@@ -132,25 +142,28 @@ fn say_ready(tx: &mut Tx<'_>, task: TaskRow) -> Answer<(i64, Option<Timestamp>)>
     Ok((order, deadline))
 }
 
-/// Writes tasks that became ready in this operation and were not claimed by it.
+/// Writes tasks that became ready in this operation and were not claimed by it: neighbours with one statement.
 pub(super) fn write_fresh(tx: &mut Tx<'_>) -> Answer<()> {
-    for Fresh { task, deps, ready_order, queue_deadline, .. } in std::mem::take(&mut tx.fresh) {
+    let fresh = std::mem::take(&mut tx.fresh);
+    for group in fresh.chunk_by(|one, next| one.is_followed_by(next)) {
+        let [Fresh { task, deps, ready_order, queue_deadline, .. }, ..] = group else { continue };
         let changed = tx
             .conn
             .prepare_cached(
                 "UPDATE task_executions SET status = 'ready', version = version + 1, deps_left = 0,
-                        deps_failed = ?3, deps_blocked = ?4, ready_order = ?5, queue_deadline = ?6
-                 WHERE execution_id = ?1 AND status = 'pending' AND version = ?2 AND deps_left > 0",
+                        deps_failed = ?4, deps_blocked = ?5, ready_order = ?6 + execution_id - ?1, queue_deadline = ?7
+                 WHERE execution_id BETWEEN ?1 AND ?2 AND status = 'pending' AND version = ?3 AND deps_left > 0",
             )?
             .execute(params![
                 task.execution.0,
+                group.last().map(|last| last.task.execution.0),
                 task.version.0,
                 deps.failed,
                 deps.blocked,
                 ready_order,
                 queue_deadline.map(|t| t.0)
             ])?;
-        guarded(changed, task)?;
+        guarded(usize::from(changed == group.len()), *task)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use cis_core::id::{DagId, Epoch, ExecutionId, Fence, Revision, RunId, RunKey, Sc
 use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use rusqlite::types::Type;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde_json::Value;
 
 use super::steps::Chunks;
@@ -23,6 +23,9 @@ const DEFINITIONS_MAX: usize = 32;
 
 /// Runs kept in mind; more than this many at once are read again when needed.
 const RUNS_MAX: usize = 1_024;
+
+/// Events written by one statement.
+const EVENTS_MAX: usize = 8;
 
 /// What the writer remembers between operations. Nobody else writes, so nothing of it changes under it.
 #[derive(Debug)]
@@ -145,6 +148,20 @@ pub(super) struct Tx<'a> {
     pub(super) ending: Option<Ending>,
     /// Tasks that became ready in this operation and are not written yet: most are claimed before it ends.
     pub(super) fresh: Vec<Fresh>,
+    /// Events that are not written yet: several go with one statement.
+    events: Vec<Event>,
+}
+
+/// A row of `events`, but for its time.
+struct Event {
+    position: i64,
+    run: Option<i64>,
+    task: Option<u32>,
+    definition: Option<i64>,
+    version: i64,
+    step: &'static str,
+    status: &'static str,
+    data: Option<String>,
 }
 
 impl<'a> Tx<'a> {
@@ -159,6 +176,7 @@ impl<'a> Tx<'a> {
             next_due: None,
             ending: None,
             fresh: Vec::new(),
+            events: Vec::new(),
         }
     }
 
@@ -167,53 +185,58 @@ impl<'a> Tx<'a> {
         self.next_due = Some(self.next_due.map_or(at, |due| due.min(at)));
     }
 
-    /// Writes that a run, or a task of it, has moved.
+    /// Notes that a run, or a task of it, has moved.
     pub(super) fn event(
         &mut self,
         run: RunKey,
         task: Option<TaskIx>,
         version: Version,
-        step: &str,
-        status: &str,
+        step: &'static str,
+        status: &'static str,
         data: Option<&Value>,
     ) -> Answer<()> {
-        let (position, data) = (self.next_position()?, data.map(Value::to_string));
-        self.conn
-            .prepare_cached(
-                "INSERT INTO events (position, run_key, task_ix, version, step, status, at, data)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-            )?
-            .execute(params![
-                position,
-                run.0,
-                task.map(|ix| ix.0),
-                version.0,
-                step,
-                status,
-                self.now.0,
-                data
-            ])?;
-        self.memory.position = Some(position);
-        Ok(())
+        let (run, task, data) = (Some(run.0), task.map(|ix| ix.0), data.map(Value::to_string));
+        let (position, version) = (self.next_position()?, version.0);
+        self.add_event(Event { position, run, task, definition: None, version, step, status, data })
     }
 
-    /// Writes that a revision has moved.
+    /// Notes that a revision has moved.
     pub(super) fn definition_event(
         &mut self,
         key: i64,
         version: i64,
-        step: &str,
-        status: &str,
+        step: &'static str,
+        status: &'static str,
         by: &str,
     ) -> Answer<()> {
-        let (position, data) = (self.next_position()?, serde_json::json!({"by": by}).to_string());
-        self.conn
-            .prepare_cached(
-                "INSERT INTO events (position, definition_key, version, step, status, at, data)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            )?
-            .execute(params![position, key, version, step, status, self.now.0, data])?;
-        self.memory.position = Some(position);
+        let (definition, data) = (Some(key), Some(serde_json::json!({"by": by}).to_string()));
+        let position = self.next_position()?;
+        self.add_event(Event { position, run: None, task: None, definition, version, step, status, data })
+    }
+
+    fn add_event(&mut self, event: Event) -> Answer<()> {
+        self.memory.position = Some(event.position);
+        self.events.push(event);
+        if self.events.len() == EVENTS_MAX { self.write_events() } else { Ok(()) }
+    }
+
+    fn write_events(&mut self) -> Answer<()> {
+        let events = std::mem::take(&mut self.events);
+        if events.is_empty() {
+            return Ok(());
+        }
+        let rows = vec!["(?, ?, ?, ?, ?, ?, ?, ?, ?)"; events.len()].join(", ");
+        let mut statement = self.conn.prepare_cached(&format!(
+            "INSERT INTO events (position, run_key, task_ix, definition_key, version, step, status, at, data)
+             VALUES {rows}"
+        ))?;
+        let mut values: Vec<&dyn ToSql> = Vec::with_capacity(9 * events.len());
+        for event in &events {
+            let Event { position, run, task, definition, version, step, status, data } = event;
+            let row: [&dyn ToSql; 9] = [position, run, task, definition, version, step, status, &self.now.0, data];
+            values.extend(row);
+        }
+        statement.execute(values.as_slice())?;
         Ok(())
     }
 
@@ -265,6 +288,7 @@ impl<'a> Tx<'a> {
     /// Writes what is not written yet, and keeps the rows of runs that go on.
     pub(super) fn finish(&mut self) -> Answer<()> {
         tasks::write_fresh(self)?;
+        self.write_events()?;
         for key in std::mem::take(&mut self.touched) {
             let Some(mut row) = self.memory.runs.remove(&key) else { continue };
             let changed =
