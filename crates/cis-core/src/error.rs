@@ -23,6 +23,14 @@ pub enum ErrorCode {
     AwaitingConfirmation,
     /// Something to be created is already there.
     AlreadyExists,
+    /// The key was used before, with another request.
+    DuplicateIdempotencyKey,
+    /// Nobody we know: no token, a wrong one, one that was revoked or has run out.
+    Unauthorized,
+    /// Somebody we know who may not do this.
+    Forbidden,
+    PayloadTooLarge,
+    RateLimited,
     /// Designed, not built yet.
     NotYetSupported,
     /// The store, the coordinator or the runner cannot be reached or used.

@@ -15,8 +15,10 @@
 //! | [`policy`] | how a run ends |
 //! | [`template`] | values into `env`, and `when` expressions |
 //! | [`event`] | what happened, and folding it back into state |
+//! | [`access`] | callers, their roles and scopes |
 //! | [`error`] | stable error codes |
 
+pub mod access;
 pub mod dag;
 pub mod error;
 pub mod event;

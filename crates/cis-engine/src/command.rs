@@ -3,15 +3,18 @@
 
 use std::sync::Arc;
 
+use cis_core::access::Caller;
 use cis_core::dag::{Dag, stored};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, RunId, RunKey, Scope};
 use cis_core::run::RunStatus;
-use cis_store::port::{Fate, Published, RunRef, Settled};
+use cis_core::source::Timestamp;
+use cis_store::port::{Decide, Decided, Fate, Once, Published, RunRef, Settled};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::context::Context;
+use crate::token::FreshToken;
 
 /// What is asked.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -30,6 +33,11 @@ pub enum Command {
         by: String,
     },
     Start(Box<Start>),
+    /// Decides about a DAG; a confirmation starts it in these surroundings.
+    Decide {
+        request: Box<Decide>,
+        context: Box<Context>,
+    },
     /// This connection owns the run from now on: it ends with it.
     Attach {
         run: RunKey,
@@ -38,6 +46,15 @@ pub enum Command {
         run: RunKey,
         /// Do not wait for anybody: SIGKILL.
         kill: bool,
+    },
+    /// Lets somebody call a node.
+    CreateToken {
+        caller: Caller,
+        by: String,
+        expires_at: Option<Timestamp>,
+    },
+    RevokeToken {
+        token_id: String,
     },
     /// Who is there?
     Hello,
@@ -65,9 +82,13 @@ pub struct Start {
 pub enum Reply {
     Published(Published),
     Settled(Settled),
+    Decided(Once<Decided>),
     Started(RunRef),
     Stopping(RunStatus),
     Attached,
+    Token(FreshToken),
+    /// Was there anything to take back?
+    Revoked(bool),
     Hello(About),
     Refused(Refusal),
     /// Nothing was done: this coordinator is leaving. Ask the next one.
@@ -131,8 +152,11 @@ macro_rules! expect {
 expect! {
     published, Published, Published;
     settled, Settled, Settled;
+    decided, Decided, Once<Decided>;
     started, Started, RunRef;
     stopping, Stopping, RunStatus;
+    token, Token, FreshToken;
+    revoked, Revoked, bool;
     hello, Hello, About;
 }
 

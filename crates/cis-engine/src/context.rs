@@ -39,6 +39,20 @@ impl Context {
         Self { env, cwd, skill_dirs, owner: Process::own() }
     }
 
+    /// What tasks of a node start with: the variables named, and nothing else of its own environment. Each run gets a
+    /// directory of its own.
+    pub fn of_node(passed: &[String], usual: &[&str], skill_dirs: Vec<PathBuf>) -> Self {
+        let named = |name: &[u8]| {
+            usual.iter().any(|usual| usual.as_bytes() == name)
+                || passed.iter().any(|pass| pass.as_bytes() == name)
+        };
+        let env = std::env::vars_os()
+            .filter(|(name, _)| named(name.as_bytes()))
+            .map(|(name, value)| (text(name.as_bytes()), text(value.as_bytes())))
+            .collect();
+        Self { env, cwd: PathBuf::new(), skill_dirs, owner: None }
+    }
+
     /// Writes it to `path`, readable by its owner only.
     pub fn save(&self, path: &Path, durability: Durability) -> io::Result<()> {
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)?;

@@ -94,6 +94,16 @@ impl DataDir {
         self.root.join("contexts").join(format!("{run}.json"))
     }
 
+    /// Where tasks of a run that came over the network start.
+    pub fn work(&self, run: RunId) -> PathBuf {
+        self.root.join("work").join(run.to_string())
+    }
+
+    /// The secret of the owner's token.
+    pub fn admin_token(&self) -> PathBuf {
+        self.root.join("admin.token")
+    }
+
     /// Which boot of the machine the last coordinator saw.
     pub fn boot(&self) -> PathBuf {
         self.root.join("boot")
@@ -101,7 +111,8 @@ impl DataDir {
 
     /// Becomes the coordinator, unless someone is.
     pub fn try_lock(&self) -> io::Result<Option<CoordinatorLock>> {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.lock())?;
+        let file =
+            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.lock())?;
         lock(file)
     }
 

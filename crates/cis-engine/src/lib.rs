@@ -20,9 +20,11 @@
 //! | `runner_link` | the connection to the runner |
 //! | [`server`], [`client`] | commands over `cis.sock` |
 //! | [`session`] | being the coordinator, or talking to whoever is |
+//! | [`node`] | a coordinator that stays, for whoever serves others |
 //! | [`select`] | which tasks a new run runs, carries over or leaves |
 //! | [`context`] | the environment and directory a run starts its tasks in |
 //! | [`skill`] | finding, describing and pinning skills |
+//! | [`token`] | making tokens |
 //! | [`system`] | the real clock and randomness |
 //! | `wire` | how commands travel over `cis.sock` |
 
@@ -32,6 +34,7 @@ pub mod context;
 pub mod coordinator;
 pub mod data_dir;
 mod dispatch;
+pub mod node;
 mod report;
 mod runner_link;
 pub mod select;
@@ -39,4 +42,5 @@ pub mod server;
 pub mod session;
 pub mod skill;
 pub mod system;
+pub mod token;
 mod wire;

@@ -34,7 +34,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 const RETRIES_MAX: u32 = 3_000;
 
 /// Followers in this process are told of changes at most this often.
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(50);
 
 /// How long a background coordinator without runs stays, in case another comes.
 const LINGER: Duration = Duration::from_secs(2);
@@ -58,7 +58,7 @@ enum Link {
 
 /// The coordinator in this process, on a thread of its own.
 #[derive(Debug)]
-struct Here {
+pub(crate) struct Here {
     handle: Handle,
     runtime: tokio::runtime::Handle,
     /// Gives the lock back when the store is closed, for whoever comes next.
@@ -66,6 +66,17 @@ struct Here {
 }
 
 impl Here {
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Ends it, whatever is unfinished.
+    pub(crate) fn leave(self) -> Result<(), Refusal> {
+        self.handle.leave_blocking();
+        let (_lock, ended) = self.end()?;
+        ended
+    }
+
     /// Waits until nothing is written any more.
     fn end(self) -> Result<(CoordinatorLock, Result<(), Refusal>), Refusal> {
         drop(self.handle);
@@ -250,9 +261,17 @@ pub fn coordinate(options: Options) -> Result<(), Refusal> {
             _ => break,
         }
     }
-    here.handle.leave_blocking();
-    let (_lock, ended) = here.end()?;
-    ended
+    here.leave()
+}
+
+/// Becomes the coordinator, once whoever is has gone; with the store, for callers who bring their own threads.
+pub(crate) fn wait_and_start(options: &Options) -> Result<(Here, SqliteStore), Refusal> {
+    loop {
+        if let Some(lock) = options.data_dir.try_lock().map_err(|e| unreachable(&e))? {
+            return start_with_store(options.clone(), lock);
+        }
+        pause();
+    }
 }
 
 fn open_link(options: &Options) -> Result<Link, Refusal> {
@@ -285,6 +304,10 @@ fn pause() {
 }
 
 fn start_here(options: Options, lock: CoordinatorLock) -> Result<Here, Refusal> {
+    start_with_store(options, lock).map(|(here, _)| here)
+}
+
+fn start_with_store(options: Options, lock: CoordinatorLock) -> Result<(Here, SqliteStore), Refusal> {
     let (ready, started) = mpsc::channel();
     let thread = thread::Builder::new()
         .name("cis-coordinator".into())
@@ -298,7 +321,7 @@ fn start_here(options: Options, lock: CoordinatorLock) -> Result<Here, Refusal> 
         })
         .map_err(|e| unreachable(&e))?;
     match started.recv() {
-        Ok((handle, runtime)) => Ok(Here { handle, runtime, thread }),
+        Ok((handle, runtime, store)) => Ok((Here { handle, runtime, thread }, store)),
         // It ended before it began; its result says why.
         Err(_) => match thread.join() {
             Ok((_, Err(refusal))) => Err(refusal),
@@ -311,14 +334,14 @@ fn start_here(options: Options, lock: CoordinatorLock) -> Result<Here, Refusal> 
 async fn live(
     options: Options,
     runtime: tokio::runtime::Handle,
-    ready: mpsc::Sender<(Handle, tokio::runtime::Handle)>,
+    ready: mpsc::Sender<(Handle, tokio::runtime::Handle, SqliteStore)>,
 ) -> Result<(), Refusal> {
-    let store = SqliteStore::open(&options.data_dir.database(), options.durability)?.here();
+    let store = SqliteStore::open(&options.data_dir.database(), options.durability)?;
     let socket = options.data_dir.socket();
     let (coordinator, handle) =
-        Coordinator::start(store, options, Arc::new(System), Arc::new(System)).await?;
+        Coordinator::start(store.clone().here(), options, Arc::new(System), Arc::new(System)).await?;
     let server = Server::listen(socket, handle.clone()).map_err(|e| unreachable(&e))?;
-    let _ = ready.send((handle, runtime));
+    let _ = ready.send((handle, runtime, store));
     let store = coordinator.run().await;
     drop(server);
     store?.close();

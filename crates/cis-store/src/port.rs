@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
+use cis_core::access::Caller;
 use cis_core::dag::Dag;
 use cis_core::dag::plan::Plan;
 use cis_core::error::{ErrorCode, Refusal};
@@ -50,7 +51,10 @@ pub trait Store: Send + Sync + 'static {
     /// Begins a coordinator's life: a higher epoch, and every attempt the store believes is live.
     fn open_epoch(&self, now: Timestamp) -> impl Future<Output = Answer<Opening>> + Send;
     /// Publishes a definition; the same content again is the same revision.
-    fn publish(&self, request: Publish) -> impl Future<Output = Answer<Published>> + Send;
+    fn publish(&self, request: Publish) -> impl Future<Output = Answer<Once<Published>>> + Send;
+    /// Decides about a DAG's latest revision and starts it if that confirms it: one transaction. The same decision
+    /// again answers the same run.
+    fn decide(&self, request: Decide) -> impl Future<Output = Answer<Once<Decided>>> + Send;
     /// Confirms or rejects a revision; the same decision again is the same answer.
     fn settle(&self, request: Settle) -> impl Future<Output = Answer<Settled>> + Send;
     /// Creates a run of a confirmed revision; the same run id again is the same run.
@@ -68,6 +72,10 @@ pub trait Store: Send + Sync + 'static {
     fn work(&self, now: Timestamp) -> impl Future<Output = Answer<Worked>> + Send;
     /// Does what has become due: backoffs over, timeouts, expiries.
     fn sweep(&self, now: Timestamp) -> impl Future<Output = Answer<Swept>> + Send;
+    /// Lets somebody call.
+    fn create_token(&self, token: NewToken) -> impl Future<Output = Answer<()>> + Send;
+    /// Takes that back; false if there is nothing to take back.
+    fn revoke_token(&self, token_id: String, now: Timestamp) -> impl Future<Output = Answer<bool>> + Send;
     /// Notes that processes have started; changes no state.
     fn note_started(&self, started: Vec<Started>) -> impl Future<Output = Answer<()>> + Send;
 }
@@ -111,9 +119,35 @@ pub struct LiveAttempt {
     pub claim: Arc<Claimed>,
 }
 
+/// A caller's own name for one request: asked again with it, the request is not done again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdempotencyKey {
+    pub caller: String,
+    pub key: String,
+    /// What was asked: the same key with another request is a mistake.
+    pub request_hash: String,
+}
+
+/// What a request that may carry a key came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Once<T> {
+    /// With a key, a refusal is an answer that is kept as well.
+    pub answer: Result<T, Refusal>,
+    /// It had been answered before; nothing was done.
+    pub replayed: bool,
+}
+
+impl<T> Once<T> {
+    /// The answer alone.
+    pub fn plain(self) -> Answer<T> {
+        Ok(self.answer?)
+    }
+}
+
 /// A definition to publish.
 #[derive(Debug, Clone)]
 pub struct Publish {
+    pub key: Option<IdempotencyKey>,
     pub dag: Arc<Dag>,
     pub content_hash: String,
     /// Other content under a known id: a new revision, or a `ContentConflict`?
@@ -180,6 +214,50 @@ pub struct Settled {
     pub status: RevisionStatus,
     /// False: it had been decided so before.
     pub changed: bool,
+}
+
+/// A decision about what a DAG's name stands for at present.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Decide {
+    pub key: Option<IdempotencyKey>,
+    pub scope: Scope,
+    pub dag_id: DagId,
+    /// Exactly this content; needed once there is a second revision.
+    pub content_hash: Option<String>,
+    pub confirm: bool,
+    /// Who decides. A publisher decides about its own only if it may.
+    pub by: String,
+    pub self_confirm: bool,
+    /// The id of the run that a confirmation starts.
+    pub run_id: RunId,
+    pub now: Timestamp,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    pub status: RevisionStatus,
+    /// False: it had been decided so before.
+    pub changed: bool,
+    pub dag_id: DagId,
+    pub scope: Scope,
+    pub revision: Revision,
+    pub content_hash: String,
+    pub tasks: u32,
+    /// What a confirmation started.
+    pub run: Option<RunRef>,
+}
+
+/// A token to let somebody call with.
+#[derive(Debug, Clone)]
+pub struct NewToken {
+    pub token_id: String,
+    /// SHA-256 of the secret, in hex.
+    pub secret_hash: String,
+    pub caller: Caller,
+    pub by: String,
+    pub now: Timestamp,
+    pub expires_at: Option<Timestamp>,
 }
 
 /// What a run does with one task.

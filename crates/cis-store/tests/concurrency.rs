@@ -17,8 +17,8 @@ use cis_core::retry::Failure;
 use cis_core::run::StopReason;
 use cis_core::source::Timestamp;
 use cis_store::port::{
-    Advance, Answer, Claim, Claimed, Ending, Publish, Recorded, RevisionStatus, RunRef, Settle, Store,
-    StoreError,
+    Advance, Answer, Claim, Claimed, Ending, Once, Publish, Published, Recorded, RevisionStatus, RunRef,
+    Settle, Store, StoreError,
 };
 use cis_store::sqlite::{Durability, Reader, SqliteStore, check};
 use support::{dag, report, retry, task, with};
@@ -80,7 +80,8 @@ impl Caller {
         let dag = some_dag(&format!("dag-{}-{round}", self.number), self.number);
         let publish = support::publish(&dag, NOW);
         let (one, two) = tokio::join!(self.store.publish(publish.clone()), self.store.publish(publish));
-        let (one, two) = (one.expect("published"), two.expect("published"));
+        let plain = |once: Answer<Once<Published>>| once.and_then(Once::plain).expect("published");
+        let (one, two) = (plain(one), plain(two));
         assert!(one.created != two.created && one.definition == two.definition);
         let settle = Settle {
             definition: one.definition,

@@ -87,6 +87,14 @@ CREATE TABLE events (
     data           TEXT,
     CHECK ((run_key IS NULL) <> (definition_key IS NULL))
 ) STRICT;
+CREATE TABLE idempotency_keys (
+    caller       TEXT    NOT NULL,
+    key          TEXT    NOT NULL,
+    request_hash TEXT    NOT NULL,
+    answer       TEXT    NOT NULL,
+    created_at   INTEGER NOT NULL,
+    PRIMARY KEY (caller, key)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE queues (
     queue_key INTEGER PRIMARY KEY,
     kind      TEXT NOT NULL,
@@ -140,8 +148,22 @@ CREATE TABLE task_executions (
     CHECK (hold = 0 OR status = 'ready'),
     CHECK (hold <> 2 OR not_before IS NOT NULL)
 ) STRICT;
+CREATE TABLE tokens (
+    token_id     TEXT    PRIMARY KEY,
+    secret_hash  TEXT    NOT NULL UNIQUE CHECK (length(secret_hash) = 64),
+    identity     TEXT    NOT NULL,
+    -- Lists as JSON; no scopes means all of them.
+    roles        TEXT    NOT NULL,
+    scopes       TEXT,
+    self_confirm INTEGER NOT NULL CHECK (self_confirm IN (0, 1)),
+    created_by   TEXT    NOT NULL,
+    created_at   INTEGER NOT NULL,
+    expires_at   INTEGER,
+    revoked_at   INTEGER
+) STRICT;
 CREATE INDEX dags_recent ON dags (updated_at);
 CREATE INDEX definitions_expiring ON dag_definitions (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL;
+CREATE INDEX keys_old ON idempotency_keys (created_at);
 CREATE INDEX runs_due ON dag_runs (deadline) WHERE completed_at IS NULL AND deadline IS NOT NULL;
 CREATE INDEX runs_unfinished ON dag_runs (run_key) WHERE completed_at IS NULL;
 CREATE INDEX steps_of_run ON steps (run_key);

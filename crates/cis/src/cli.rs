@@ -52,6 +52,12 @@ pub enum Command {
     /// Settings and where each comes from
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Serve this data directory to agents over HTTP
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Tokens: who may call a node
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Print a completion script for a shell
     Completions { shell: clap_complete::Shell },
     /// Coordinate this data directory until no run is left (detached runs start this for you)
@@ -295,6 +301,38 @@ pub enum SkillCommand {
 pub enum ConfigCommand {
     /// Every setting, its value and its source
     Show,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// Serve until SIGINT or SIGTERM
+    Start {
+        /// Where to listen
+        #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:6767")]
+        bind: std::net::SocketAddr,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a token; its secret is printed once
+    Create {
+        /// Who will call with it
+        identity: String,
+        /// What it may do
+        #[arg(long = "as", value_name = "agent|worker|reader|owner", default_value = "agent")]
+        preset: String,
+        /// Only in this scope (may be repeated); everywhere if not given
+        #[arg(long = "scope", value_name = "SCOPE")]
+        scopes: Vec<String>,
+        /// How long it is good, such as 30d or 12h
+        #[arg(long, value_name = "DURATION")]
+        expires: Option<String>,
+    },
+    /// List tokens, never their secrets
+    List,
+    /// Take a token back, at once
+    Revoke { token_id: String },
 }
 
 #[derive(Debug, Args)]

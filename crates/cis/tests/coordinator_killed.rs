@@ -239,7 +239,7 @@ fn nothing_more_of_a_killed_foreground_run_starts() {
         [[tasks]]
         id = "fails"
         command = "echo $CIS_ATTEMPT >> ran; exit 1"
-        retry = { max = 1, backoff = "fixed", initial = "100ms" }
+        retry = { max = 1, backoff = "fixed", initial = "1h" }
         [[tasks]]
         id = "after"
         depends_on = ["fails"]

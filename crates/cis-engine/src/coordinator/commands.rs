@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::RunKey;
+use cis_core::id::{RunId, RunKey};
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use cis_runner::protocol::{AttemptKey, ToRunner};
-use cis_store::port::{Publish, RunRef, Settle, StartRun, Store};
+use cis_store::port::{Decide, Decided, Once, Publish, RunRef, Settle, StartRun, Store};
 
 use super::Coordinator;
 use super::handle::{Ask, Owner};
 use crate::command::{About, Command, Reply, Start};
+use crate::context::Context;
+use crate::token;
 
 impl<S: Store> Coordinator<S> {
     pub(super) async fn handle(&mut self, ask: Ask) -> Result<(), Refusal> {
@@ -20,6 +22,7 @@ impl<S: Store> Coordinator<S> {
                 let answer = self.command(command, owner).await.unwrap_or_else(Reply::Refused);
                 let _ = reply.send(answer);
             }
+            Ask::Look => self.look(),
             Ask::Gone(owner) => {
                 let runs: Vec<RunKey> =
                     self.owners.iter().filter(|(_, by)| **by == owner).map(|(run, _)| *run).collect();
@@ -36,8 +39,9 @@ impl<S: Store> Coordinator<S> {
         let now = self.clock.now();
         match command {
             Command::Publish { dag, content_hash, new_revision, by } => {
-                let request = Publish { dag: dag.0, content_hash, new_revision, by, now, expires_at: None };
-                Ok(Reply::Published(self.store.publish(request).await?))
+                let (key, expires_at) = (None, None);
+                let request = Publish { key, dag: dag.0, content_hash, new_revision, by, now, expires_at };
+                Ok(Reply::Published(self.store.publish(request).await?.plain()?))
             }
             Command::Settle { definition, content_hash, confirm, by } => {
                 let request = Settle { definition, content_hash, confirm, by, now };
@@ -56,6 +60,15 @@ impl<S: Store> Coordinator<S> {
                     keys.into_iter().for_each(|key| self.stop_attempt(key, true));
                 }
                 Ok(Reply::Stopping(status))
+            }
+            Command::Decide { request, context } => self.decide(*request, *context).await.map(Reply::Decided),
+            Command::CreateToken { caller, by, expires_at } => {
+                let (fresh, new) = token::make(self.random.as_ref(), caller, by, now, expires_at);
+                self.store.create_token(new).await?;
+                Ok(Reply::Token(fresh))
+            }
+            Command::RevokeToken { token_id } => {
+                Ok(Reply::Revoked(self.store.revoke_token(token_id, now).await?))
             }
             Command::Hello => Ok(Reply::Hello(About {
                 pid: std::process::id(),
@@ -80,30 +93,66 @@ impl<S: Store> Coordinator<S> {
             by: start.by,
             now: self.clock.now(),
         };
-        // Kept before the run exists: killed in between, the next coordinator finds it.
-        let new = self.options.data_dir.context_of_new(start.run_id);
-        let unkept = |e: std::io::Error| {
-            Refusal::new(ErrorCode::Unavailable, format!("cannot keep the run's environment: {e}"))
-        };
-        start.context.save(&new, self.options.durability).map_err(unkept)?;
+        self.keep(start.run_id, &start.context)?;
         let started = self.store.start_run(request).await;
-        let run = match started {
-            Ok(run) if !run.status.is_terminal() => run,
-            over_or_refused => {
-                let _ = std::fs::remove_file(&new);
-                return Ok(over_or_refused?);
+        match started {
+            Ok(run) if !run.status.is_terminal() => {
+                self.adopt(&run, start.context);
+                if start.attached {
+                    self.own(run.key, owner);
+                }
+                Ok(run)
             }
-        };
+            over_or_refused => {
+                let _ = std::fs::remove_file(self.options.data_dir.context_of_new(start.run_id));
+                Ok(over_or_refused?)
+            }
+        }
+    }
+
+    /// Decides about a DAG, and takes up the run that a confirmation starts.
+    async fn decide(&mut self, request: Decide, context: Context) -> Result<Once<Decided>, Refusal> {
+        let run_id = request.run_id;
+        if request.confirm {
+            self.keep(run_id, &context)?;
+        }
+        let decided = self.store.decide(request).await;
+        let answer = decided.as_ref().ok().and_then(|once| once.answer.as_ref().ok());
+        let started = answer.and_then(|decided| decided.run.clone());
+        match started.filter(|run| run.run_id == run_id && !run.status.is_terminal()) {
+            Some(run) => self.adopt(&run, context),
+            // Refused, or decided before: nothing new runs.
+            None => {
+                let _ = std::fs::remove_file(self.options.data_dir.context_of_new(run_id));
+            }
+        }
+        self.look();
+        Ok(decided?)
+    }
+
+    /// Keeps a run's surroundings before the run exists: killed in between, the next coordinator finds them.
+    fn keep(&self, run: RunId, context: &Context) -> Result<(), Refusal> {
+        let path = self.options.data_dir.context_of_new(run);
+        context.save(&path, self.options.durability).map_err(|e| {
+            Refusal::new(ErrorCode::Unavailable, format!("cannot keep the run's environment: {e}"))
+        })
+    }
+
+    /// Takes up a run that has just been created.
+    fn adopt(&mut self, run: &RunRef, context: Context) {
         // Under either name the next coordinator finds it, so the run is not refused for a name.
-        let _ = std::fs::rename(&new, self.options.data_dir.context(run.key.0));
-        self.contexts.insert(run.key, Arc::new(start.context));
+        let data_dir = &self.options.data_dir;
+        let _ = std::fs::rename(data_dir.context_of_new(run.run_id), data_dir.context(run.key.0));
+        self.contexts.insert(run.key, Arc::new(context));
         self.unfinished.insert(run.key);
         self.idle.send_replace(false);
-        if start.attached {
-            self.own(run.key, owner);
-        }
+        self.look();
+    }
+
+    /// Something was written to the store: what can be claimed and what is due may have changed.
+    fn look(&mut self) {
         (self.poke, self.more_work, self.next_due) = (true, true, Some(Timestamp(0)));
-        Ok(run)
+        self.changes.send_modify(|changes| changes.commits += 1);
     }
 
     pub(super) fn own(&mut self, run: RunKey, owner: Owner) {

@@ -21,6 +21,8 @@ pub enum Ask {
         owner: Owner,
         reply: oneshot::Sender<Reply>,
     },
+    /// Somebody else wrote to the store.
+    Look,
     /// A connection closed: what it owned ends.
     Gone(Owner),
     /// Stop once the present step is done; answers how many runs are left for others.
@@ -67,6 +69,11 @@ impl Handle {
             return Reply::Going;
         }
         answer.blocking_recv().unwrap_or(Reply::Going)
+    }
+
+    /// Says that somebody else wrote to the store.
+    pub async fn look(&self) {
+        let _ = self.asks.send(Ask::Look).await;
     }
 
     /// Says that a connection closed.

@@ -152,7 +152,9 @@ fn take(tx: &mut Tx<'_>, candidate: &Candidate, claim: &Claim) -> Answer<Arc<Cla
     let data = (attempt > 1).then(|| json!({"attempt": attempt}));
     tx.event(task.run, Some(ix), version, TaskMove::Claim.word(), to.word(), data.as_ref())?;
     let live = TaskRow { status: to, version, ..task };
-    tx.memory.live.insert(task.execution, Live { task: live, fence, attempt, free_tries: candidate.free_tries });
+    tx.memory
+        .live
+        .insert(task.execution, Live { task: live, fence, attempt, free_tries: candidate.free_tries });
     begin_run(tx, task.run)?;
     Ok(Arc::new(claimed(tx, task.run, task.execution, ix, fence, attempt)?))
 }

@@ -7,10 +7,14 @@ use cis_core::dag::stored;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Revision;
 use rusqlite::{OptionalExtension, params};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::runs;
 use super::tx::{Tx, parsed};
-use crate::port::{Answer, Definition, Publish, Published, RevisionStatus, Settle, Settled};
+use crate::port::{
+    Answer, Decide, Decided, Definition, Publish, Published, RevisionStatus, RunRef, Settle, Settled,
+    StartRun,
+};
 
 /// See [`crate::Store::publish`].
 pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
@@ -176,6 +180,97 @@ pub(super) fn settle(tx: &mut Tx<'_>, request: &Settle) -> Answer<Settled> {
     let step = if request.confirm { "confirm" } else { "reject" };
     tx.definition_event(request.definition, version + 1, step, wanted.word(), &request.by)?;
     Ok(Settled { status: wanted, changed: true })
+}
+
+/// See [`crate::Store::decide`].
+pub(super) fn decide(tx: &mut Tx<'_>, request: &Decide) -> Answer<Decided> {
+    let found = revision_meant(tx, request)?;
+    let own = found.created_by == request.by && !request.self_confirm;
+    if own && request.confirm && found.status == RevisionStatus::Pending {
+        return Err(Refusal::new(ErrorCode::Forbidden, "whoever publishes a DAG does not confirm it")
+            .hint("somebody else confirms it, or a token that says `self_confirm`")
+            .into());
+    }
+    let (definition, content_hash) = (found.key, found.content_hash);
+    let (confirm, by, now) = (request.confirm, request.by.clone(), request.now);
+    let settled = settle(tx, &Settle { definition, content_hash: content_hash.clone(), confirm, by, now })?;
+    let run = match request.confirm {
+        true => Some(start_first(tx, request, definition)?),
+        false => None,
+    };
+    Ok(Decided {
+        status: settled.status,
+        changed: settled.changed,
+        dag_id: request.dag_id.clone(),
+        scope: request.scope.clone(),
+        revision: found.revision,
+        content_hash,
+        tasks: found.tasks,
+        run,
+    })
+}
+
+/// A revision as far as deciding about it goes.
+struct Meant {
+    key: i64,
+    revision: Revision,
+    content_hash: String,
+    status: RevisionStatus,
+    created_by: String,
+    tasks: u32,
+}
+
+/// The revision a decision is about: the one with the content it names, or the only one there is.
+fn revision_meant(tx: &Tx<'_>, request: &Decide) -> Answer<Meant> {
+    let mut statement = tx.conn.prepare_cached(
+        "SELECT definition_key, revision, content_hash, f.status, created_by, tasks_count
+         FROM dags d JOIN dag_definitions f USING (dag_key)
+         WHERE scope = ?1 AND dag_id = ?2 AND (?3 IS NULL OR content_hash = ?3) ORDER BY revision DESC LIMIT 2",
+    )?;
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok(Meant {
+            key: row.get(0)?,
+            revision: Revision(row.get(1)?),
+            content_hash: row.get(2)?,
+            status: parsed(row, 3, RevisionStatus::from_word)?,
+            created_by: row.get(4)?,
+            tasks: row.get(5)?,
+        })
+    };
+    let asked = params![request.scope.as_str(), request.dag_id.as_str(), request.content_hash];
+    let mut found = statement.query_map(asked, read)?.collect::<Result<Vec<_>, _>>()?.into_iter();
+    let Some(latest) = found.next() else {
+        let what = if request.content_hash.is_some() { "with that content" } else { "of that name" };
+        return Err(Refusal::new(ErrorCode::NotFound, format!("no DAG `{}` {what}", request.dag_id)).into());
+    };
+    if request.content_hash.is_none() && found.next().is_some() {
+        return Err(Refusal::new(
+            ErrorCode::ValidationFailed,
+            format!("`{}` has several revisions: say which by its `content_hash`", request.dag_id),
+        )
+        .hint(format!("the latest is `{}`", latest.content_hash))
+        .details(json!({"latest_hash": latest.content_hash, "latest_revision": latest.revision}))
+        .into());
+    }
+    Ok(latest)
+}
+
+/// The run that a confirmation starts.
+fn start_first(tx: &mut Tx<'_>, request: &Decide, definition: i64) -> Answer<RunRef> {
+    let params = tx.definition(definition)?.dag.params.clone().into_iter().collect();
+    let start = StartRun {
+        run_id: request.run_id,
+        definition,
+        params: Value::Object(params),
+        max_parallel: None,
+        attached: false,
+        fates: None,
+        resumed_from: None,
+        by_confirmation: true,
+        by: request.by.clone(),
+        now: request.now,
+    };
+    runs::start(tx, &start)
 }
 
 /// Lets a request nobody decided about run out.

@@ -12,26 +12,31 @@
 //! | `migrate` | opening the file, pragmas, numbered migrations |
 //! | `writer` | the thread: queue, group commit, isolation of operations |
 //! | `tx` | one operation's view: rows it has loaded, events it writes, what it will answer |
-//! | `definitions` | publish, settle |
+//! | `definitions` | publish, settle, decide |
+//! | `keys` | requests that are done once |
+//! | `tokens` | who may call |
 //! | `runs` | create, stop and end runs |
 //! | `tasks` | how one task moves, and how its end spreads |
 //! | `claim` | taking ready tasks |
 //! | `advance` | recording attempts |
 //! | `steps` | large steps in chunks |
 //! | `sweep` | what becomes due |
-//! | [`reader`] | what people and views ask |
+//! | [`reader`], `log` | what people, views and followers ask |
 //! | [`check`] | the invariants, checked over a whole store |
 
 mod advance;
 pub mod check;
 mod claim;
 mod definitions;
+mod keys;
+mod log;
 mod migrate;
 pub mod reader;
 mod runs;
 mod steps;
 mod sweep;
 mod tasks;
+mod tokens;
 mod tx;
 mod writer;
 
@@ -43,12 +48,14 @@ use cis_core::source::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::port::{
-    Advance, Advanced, Answer, Opening, Publish, Published, RunRef, Settle, Settled, StartRun, Started,
-    Store, Swept, Worked,
+    Advance, Advanced, Answer, Decide, Decided, NewToken, Once, Opening, Publish, Published, RunRef, Settle,
+    Settled, StartRun, Started, Store, Swept, Worked,
 };
 
+pub use log::LogLine;
 pub use reader::Reader;
 pub use steps::Chunks;
+pub use tokens::TokenLine;
 pub use writer::Writer;
 
 /// How much an acknowledged write survives.
@@ -107,8 +114,20 @@ impl Store for SqliteStore {
         self.writer.call(now, runs::open_epoch).await
     }
 
-    async fn publish(&self, request: Publish) -> Answer<Published> {
-        self.writer.call(request.now, move |tx| definitions::publish(tx, &request)).await
+    async fn publish(&self, request: Publish) -> Answer<Once<Published>> {
+        self.writer
+            .call(request.now, move |tx| {
+                keys::once(tx, request.key.as_ref(), |tx| definitions::publish(tx, &request))
+            })
+            .await
+    }
+
+    async fn decide(&self, request: Decide) -> Answer<Once<Decided>> {
+        self.writer
+            .call(request.now, move |tx| {
+                keys::once(tx, request.key.as_ref(), |tx| definitions::decide(tx, &request))
+            })
+            .await
     }
 
     async fn settle(&self, request: Settle) -> Answer<Settled> {
@@ -133,6 +152,14 @@ impl Store for SqliteStore {
 
     async fn sweep(&self, now: Timestamp) -> Answer<Swept> {
         self.writer.call(now, sweep::sweep).await
+    }
+
+    async fn create_token(&self, token: NewToken) -> Answer<()> {
+        self.writer.call(token.now, move |tx| tokens::create(tx, &token)).await
+    }
+
+    async fn revoke_token(&self, token_id: String, now: Timestamp) -> Answer<bool> {
+        self.writer.call(now, move |tx| tokens::revoke(tx, &token_id)).await
     }
 
     async fn note_started(&self, started: Vec<Started>) -> Answer<()> {

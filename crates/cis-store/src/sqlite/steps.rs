@@ -90,7 +90,13 @@ pub(super) fn add_stop(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     add(tx, run, "stop", None, None, 0)
 }
 
-pub(super) fn add_spread(tx: &mut Tx<'_>, run: RunKey, task: TaskIx, impact: Impact, from: usize) -> Answer<()> {
+pub(super) fn add_spread(
+    tx: &mut Tx<'_>,
+    run: RunKey,
+    task: TaskIx,
+    impact: Impact,
+    from: usize,
+) -> Answer<()> {
     add(tx, run, "spread", Some(task), Some(impact), from)
 }
 

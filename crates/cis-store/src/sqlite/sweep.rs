@@ -9,7 +9,7 @@ use rusqlite::params;
 
 use super::tasks::{self, TaskRow};
 use super::tx::Tx;
-use super::{definitions, runs, steps};
+use super::{definitions, keys, runs, steps};
 use crate::port::{Answer, Swept};
 
 /// Due things handled per sweep; if there are more, the next sweep is due at once.
@@ -21,6 +21,7 @@ pub(super) fn sweep(tx: &mut Tx<'_>) -> Answer<Swept> {
     time_out_waiting_tasks(tx)?;
     time_out_runs(tx)?;
     expire_requests(tx)?;
+    keys::forget_old(tx)?;
     // Deadlines that were met must not be found again.
     tx.finish()?;
     Ok(Swept {

@@ -353,14 +353,7 @@ fn ranges(sorted: &[TaskIx]) -> Vec<(u32, u32)> {
 
 /// Counts `ended` dependencies down in every pending task of a range; answers those that have none left, whose rows
 /// are left to the caller.
-fn tell(
-    tx: &mut Tx<'_>,
-    run: RunKey,
-    low: i64,
-    high: i64,
-    impact: Impact,
-    ended: u32,
-) -> Answer<Vec<Fresh>> {
+fn tell(tx: &mut Tx<'_>, run: RunKey, low: i64, high: i64, impact: Impact, ended: u32) -> Answer<Vec<Fresh>> {
     let first = tx.run(run)?.first;
     let failed = if impact == Impact::Failed { ended } else { 0 };
     let blocked = if impact == Impact::Blocked { ended } else { 0 };

@@ -180,6 +180,18 @@ impl<'a> Tx<'a> {
         }
     }
 
+    /// Forgets everything the operation has done so far; its caller undoes it in the database.
+    pub(super) fn undo(&mut self) {
+        self.memory.forget();
+        self.touched.clear();
+        self.ended.clear();
+        self.stop.clear();
+        self.next_due = None;
+        self.ending = None;
+        self.fresh.clear();
+        self.events.clear();
+    }
+
     /// Something must be swept no later than `at`.
     pub(super) fn due(&mut self, at: Timestamp) {
         self.next_due = Some(self.next_due.map_or(at, |due| due.min(at)));
@@ -233,7 +245,8 @@ impl<'a> Tx<'a> {
         let mut values: Vec<&dyn ToSql> = Vec::with_capacity(9 * events.len());
         for event in &events {
             let Event { position, run, task, definition, version, step, status, data } = event;
-            let row: [&dyn ToSql; 9] = [position, run, task, definition, version, step, status, &self.now.0, data];
+            let row: [&dyn ToSql; 9] =
+                [position, run, task, definition, version, step, status, &self.now.0, data];
             values.extend(row);
         }
         statement.execute(values.as_slice())?;

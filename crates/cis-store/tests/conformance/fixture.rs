@@ -99,7 +99,7 @@ impl<H: Home> World<H> {
     }
 
     pub(crate) fn publish(&self, dag: &Dag) -> Answer<Published> {
-        self.ask(|store| store.publish(support::publish(dag, self.now)))
+        self.ask(|store| store.publish(support::publish(dag, self.now)))?.plain()
     }
 
     pub(crate) fn settle(&self, published: &Published, confirm: bool) -> Answer<Settled> {

@@ -3,6 +3,7 @@
 //! | module | what its cases are about |
 //! |---|---|
 //! | `publish` | revisions and decisions about them |
+//! | `once` | decisions by name, and requests that are done once |
 //! | `runs` | creating runs |
 //! | `claims` | order, filters, windows, fences |
 //! | `outcomes` | how an end spreads: `run_if`, `when`, policies |
@@ -20,6 +21,7 @@ mod deadlines;
 mod epochs;
 mod fixture;
 mod large;
+mod once;
 mod outcomes;
 mod publish;
 mod resume;
@@ -105,6 +107,14 @@ suite! { sqlite, crate::SqliteHome:
         settling_again_changes_nothing,
         a_confirmation_is_bound_to_the_content,
         a_decision_is_final,
+    }
+    once {
+        a_confirmation_starts_one_run,
+        publishers_do_not_confirm_their_own,
+        a_second_revision_is_decided_by_its_content,
+        a_key_is_answered_the_same,
+        a_refusal_is_kept_and_what_it_did_is_not,
+        an_answer_is_kept_for_a_day,
     }
     runs {
         asked_again_it_is_the_same_run,

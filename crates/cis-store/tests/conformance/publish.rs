@@ -33,12 +33,12 @@ pub(crate) fn a_new_revision_needs_its_own_confirmation<H: Home>(w: &mut World<H
     let (one, two) = (dag("d", vec![task("a", &[])]), dag("d", vec![task("b", &[])]));
     w.confirmed(&one);
     let request = Publish { new_revision: true, ..support::publish(&two, w.now) };
-    let second = w.ask(|store| store.publish(request.clone())).unwrap();
+    let second = w.ask(|store| store.publish(request.clone())).unwrap().plain().unwrap();
     assert_eq!((second.revision, second.status), (Revision(2), RevisionStatus::Pending));
     let start = w.request(second.definition);
     assert_eq!(code(w.start(&start)), ErrorCode::AwaitingConfirmation);
     // Asking for a revision of what is there makes none.
-    assert!(!w.ask(|store| store.publish(request)).unwrap().created);
+    assert!(!w.ask(|store| store.publish(request)).unwrap().plain().unwrap().created);
     assert_eq!(w.publish(&one).unwrap().revision, Revision(1));
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn expired_content_may_be_asked_for_again<H: Home>(w: &mut World<H>) 
     let dag = dag("d", vec![task("a", &[])]);
     let expires_at = Some(Timestamp(w.now.0 + 10));
     let request = Publish { expires_at, ..support::publish(&dag, w.now) };
-    let first = w.ask(|store| store.publish(request)).unwrap();
+    let first = w.ask(|store| store.publish(request)).unwrap().plain().unwrap();
     assert_eq!(w.sweep_after(9).next_due, expires_at);
     assert!(!w.publish(&dag).unwrap().created);
     assert_eq!(w.sweep_after(1).next_due, None);

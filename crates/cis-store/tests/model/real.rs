@@ -82,6 +82,7 @@ impl Real {
         let answer = match command {
             Command::Publish { content, new_revision, expires } => {
                 let publish = Publish {
+                    key: None,
                     new_revision: *new_revision,
                     expires_at: expires.map(|span| now.after(span)),
                     ..support::publish(&model.contents[*content], now)
@@ -118,7 +119,7 @@ impl Real {
     }
 
     fn publish(&mut self, request: Publish) -> Result<Answer, Answer> {
-        let published = self.ask(|store| store.publish(request))?;
+        let published = self.ask(|store| store.publish(request))?.answer.expect("no key, no kept refusal");
         if published.created {
             self.definitions.push(published.definition);
         }

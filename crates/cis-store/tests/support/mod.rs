@@ -86,6 +86,7 @@ pub(crate) fn run_id(n: u64) -> RunId {
 /// Asks for `dag` to be published.
 pub(crate) fn publish(dag: &Dag, now: Timestamp) -> Publish {
     Publish {
+        key: None,
         content_hash: dag::content_hash(dag).to_string(),
         dag: Arc::new(dag.clone()),
         new_revision: false,

@@ -19,11 +19,13 @@ mod follow;
 mod inspect;
 mod list;
 mod logs;
+mod node;
 mod publish;
 mod run;
 mod setup;
 mod skill;
 mod status;
+mod token;
 mod watch;
 
 use std::path::PathBuf;
@@ -36,7 +38,7 @@ use cis_engine::session;
 use cis_store::StoreError;
 use cis_store::sqlite::{self, Reader};
 
-use crate::cli::{Cli, Command, ConfigCommand, DagCommand, Global};
+use crate::cli::{Cli, Command, ConfigCommand, DagCommand, Global, NodeCommand};
 use crate::config::{Config, ConfigError, Durability, Flags, Source, Surroundings};
 use crate::term::Report;
 
@@ -90,6 +92,10 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Completions { shell } => setup::completions(shell),
         Command::Init { force } => setup::init(global.json, force),
         Command::Config(ConfigCommand::Show) => setup::show_config(&Setup::new(&global, Flags::default())?),
+        Command::Node(NodeCommand::Start { bind }) => {
+            node::start(&Setup::new(&global, Flags::default())?, bind)
+        }
+        Command::Token(command) => token::token(&Setup::new(&global, Flags::default())?, command),
         Command::Skill(command) => skill::skill(&Setup::new(&global, Flags::default())?, command),
         Command::Coordinator(args) => {
             let flags = Flags { slots: args.slots, durability: args.durability, ..Flags::default() };
@@ -225,9 +231,15 @@ impl From<Refusal> for Failure {
             ErrorCode::ContentConflict
             | ErrorCode::InvalidTransition
             | ErrorCode::LeaseExpired
+            | ErrorCode::DuplicateIdempotencyKey
             | ErrorCode::AlreadyExists => 4,
             ErrorCode::AwaitingConfirmation => 5,
-            ErrorCode::Unavailable | ErrorCode::Internal => 1,
+            ErrorCode::Unauthorized
+            | ErrorCode::Forbidden
+            | ErrorCode::PayloadTooLarge
+            | ErrorCode::RateLimited
+            | ErrorCode::Unavailable
+            | ErrorCode::Internal => 1,
         };
         let mut report = Report::new(format!("{:?}", refusal.code), refusal.message).details(refusal.details);
         if let Some(hint) = refusal.hint {

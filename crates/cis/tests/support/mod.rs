@@ -5,6 +5,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod fifo;
+pub mod http;
 pub mod process;
 
 use std::ffi::OsStr;

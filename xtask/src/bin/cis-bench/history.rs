@@ -67,6 +67,7 @@ impl Driver {
         let content_hash = dag::content_hash(&parsed.dag).as_str().to_owned();
         let (by, now) = ("bench".to_owned(), self.source.now());
         let publish = Publish {
+            key: None,
             dag: Arc::new(parsed.dag),
             content_hash: content_hash.clone(),
             new_revision: false,
@@ -74,7 +75,7 @@ impl Driver {
             now,
             expires_at: None,
         };
-        let definition = self.store.publish(publish).await?.definition;
+        let definition = self.store.publish(publish).await?.plain()?.definition;
         self.store.settle(Settle { definition, content_hash, confirm: true, by: by.clone(), now }).await?;
         let run = StartRun {
             run_id: new_run_id(&self.source, &self.source),

@@ -9,7 +9,7 @@ const UNITS: [(&str, f64); 5] =
     [("d", 86_400_000.0), ("h", 3_600_000.0), ("m", 60_000.0), ("s", 1_000.0), ("ms", 1.0)];
 
 /// Reads `"1h30m"`. The error says what is wrong.
-pub(super) fn from_text(text: &str) -> Result<Millis, String> {
+pub fn from_text(text: &str) -> Result<Millis, String> {
     let not = || format!("`{}` is not a duration", text.chars().take(40).collect::<String>());
     let mut rest = text.trim();
     if rest.is_empty() {

@@ -10,7 +10,7 @@
 //! that one run shows all there is to fix. No input makes any of it panic, recurse without bound, or take more
 //! than a few times the file's size in memory.
 
-mod duration;
+pub mod duration;
 mod file;
 mod format;
 mod graph;

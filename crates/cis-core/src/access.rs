@@ -1,0 +1,131 @@
+//! Who may do what: identities with roles and scopes. How a caller proves who it is stays at the edge.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ErrorCode, Refusal};
+use crate::id::Scope;
+
+/// What a caller may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Look at everything in its scopes.
+    Read,
+    /// Publish definitions, and run again what was confirmed.
+    Publish,
+    /// Confirm, reject, and stop runs.
+    Confirm,
+    /// Claim tasks and report on them.
+    Work,
+    /// Hand out tokens, drain the node.
+    Admin,
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: [Self; 5] = [Self::Read, Self::Publish, Self::Confirm, Self::Work, Self::Admin];
+
+    /// The word people use.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Publish => "publish",
+            Self::Confirm => "confirm",
+            Self::Work => "work",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// Roles that usually go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// Publishes and works; somebody else confirms.
+    Agent,
+    Worker,
+    Reader,
+    /// All of it, its own definitions included.
+    Owner,
+}
+
+impl Preset {
+    /// Every preset with its word.
+    pub const WORDS: [(&'static str, Self); 4] =
+        [("agent", Self::Agent), ("worker", Self::Worker), ("reader", Self::Reader), ("owner", Self::Owner)];
+
+    /// The preset with this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::WORDS.into_iter().find(|(name, _)| *name == word).map(|(_, preset)| preset)
+    }
+
+    /// What it stands for.
+    pub fn roles(self) -> Vec<Role> {
+        match self {
+            Self::Agent => vec![Role::Read, Role::Publish, Role::Work],
+            Self::Worker => vec![Role::Read, Role::Work],
+            Self::Reader => vec![Role::Read],
+            Self::Owner => Role::ALL.to_vec(),
+        }
+    }
+}
+
+/// A caller, once it is known who it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caller {
+    /// Its DID, or the name of a person on this machine.
+    pub identity: String,
+    pub roles: Vec<Role>,
+    /// What it may see and touch; `None` means everything.
+    pub scopes: Option<Vec<Scope>>,
+    /// It may confirm what it published itself.
+    pub self_confirm: bool,
+}
+
+impl Caller {
+    /// A caller as a preset describes it.
+    pub fn preset(identity: impl Into<String>, preset: Preset, scopes: Option<Vec<Scope>>) -> Self {
+        let self_confirm = preset == Preset::Owner;
+        Self { identity: identity.into(), roles: preset.roles(), scopes, self_confirm }
+    }
+
+    /// Refuses a caller that lacks `role`.
+    pub fn needs(&self, role: Role) -> Result<(), Refusal> {
+        if self.roles.contains(&role) {
+            return Ok(());
+        }
+        Err(Refusal::new(ErrorCode::Forbidden, format!("this takes the role `{}`", role.word()))
+            .hint("ask the owner of the node for a token that has it")
+            .details(serde_json::json!({"role": role.word()})))
+    }
+
+    /// May it know that anything of `scope` exists?
+    pub fn sees(&self, scope: &Scope) -> bool {
+        self.scopes.as_ref().is_none_or(|scopes| scopes.contains(scope))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_what_they_say() {
+        let agent = Caller::preset("a", Preset::Agent, None);
+        assert!(agent.needs(Role::Publish).is_ok());
+        assert_eq!(agent.needs(Role::Confirm).unwrap_err().code, ErrorCode::Forbidden);
+        assert!(!agent.self_confirm);
+        assert!(Caller::preset("o", Preset::Owner, None).self_confirm);
+        for (word, preset) in Preset::WORDS {
+            assert_eq!(Preset::from_word(word), Some(preset));
+        }
+    }
+
+    #[test]
+    fn a_caller_sees_its_scopes_only() {
+        let (own, other): (Scope, Scope) = ("project-a".parse().unwrap(), "project-b".parse().unwrap());
+        let caller = Caller::preset("a", Preset::Agent, Some(vec![own.clone()]));
+        assert!(caller.sees(&own) && !caller.sees(&other));
+        assert!(Caller::preset("a", Preset::Agent, None).sees(&other));
+    }
+}

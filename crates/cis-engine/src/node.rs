@@ -1,0 +1,147 @@
+//! A coordinator that stays, and what others reach through it. What touches no run is written through the store's
+//! queue, where many callers share a commit, and the loop is told to look; the rest is asked of the loop.
+//!
+//! ```text
+//!   callers ──► Node ──► store (group commit)
+//!                 └────► "look" ──► coordinator's loop ──► runner
+//! ```
+
+use std::sync::Arc;
+
+use cis_core::access::Caller;
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{RunId, RunKey};
+use cis_core::run::RunStatus;
+use cis_core::source::{Clock, Timestamp, new_run_id};
+use cis_store::port::{Decide, Decided, Once, Publish, Published, Store};
+use cis_store::sqlite::{Reader, SqliteStore};
+use tokio::sync::watch;
+
+use crate::command::{Command, Reply};
+use crate::context::Context;
+use crate::coordinator::{Changes, Handle, Options, SELF};
+use crate::session::{self, Here};
+use crate::system::System;
+use crate::token::{self, FreshToken};
+
+/// A coordinator in this process, for as long as it lives.
+#[derive(Debug)]
+pub struct Host {
+    here: Here,
+    node: Node,
+}
+
+/// What is reached through it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Node {
+    store: SqliteStore,
+    handle: Handle,
+    options: Options,
+    /// Where tasks of runs that came over the network start from.
+    context: Arc<Context>,
+}
+
+impl Host {
+    /// Becomes the coordinator, waiting for one that is there to go.
+    pub fn open(options: Options, context: Context) -> Result<Self, Refusal> {
+        let (here, store) = session::wait_and_start(&options)?;
+        let node = Node { store, handle: here.handle(), options, context: Arc::new(context) };
+        Ok(Self { here, node })
+    }
+
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Lets go; unfinished runs are left to whoever coordinates next, their tasks go on.
+    pub fn close(self) -> Result<(), Refusal> {
+        let Self { here, node } = self;
+        drop(node);
+        here.leave()
+    }
+}
+
+impl Node {
+    /// The present moment.
+    pub fn now(&self) -> Timestamp {
+        System.now()
+    }
+
+    /// An id for a run.
+    pub fn new_run_id(&self) -> RunId {
+        new_run_id(&System, &System)
+    }
+
+    /// The store, for reading.
+    pub fn reader(&self) -> Result<Reader, Refusal> {
+        Ok(Reader::open(&self.options.data_dir.database())?)
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Where skills of definitions that came over the network are looked for.
+    pub fn skill_dirs(&self) -> &[std::path::PathBuf] {
+        &self.context.skill_dirs
+    }
+
+    /// Changes with every commit.
+    pub fn changes(&self) -> watch::Receiver<Changes> {
+        self.handle.changes()
+    }
+
+    /// Publishes a definition.
+    pub async fn publish(&self, request: Publish) -> Result<Once<Published>, Refusal> {
+        let published = self.store.publish(request).await?;
+        self.handle.look().await;
+        Ok(published)
+    }
+
+    /// Decides about a DAG, and starts it if that confirms it. The loop does it itself: it must know of a run before
+    /// anything of it is claimed.
+    pub async fn decide(&self, request: Decide) -> Result<Once<Decided>, Refusal> {
+        let (run_id, work) = (request.run_id, self.options.data_dir.work(request.run_id));
+        if request.confirm {
+            std::fs::create_dir_all(&work).map_err(|e| {
+                Refusal::new(ErrorCode::Unavailable, format!("cannot make the run's directory: {e}"))
+            })?;
+        }
+        let context = Box::new(Context { cwd: work.clone(), ..Context::clone(&self.context) });
+        let command = Command::Decide { request: Box::new(request), context };
+        let decided = self.handle.call(command, SELF).await.decided();
+        let answer = decided.as_ref().ok().and_then(|once| once.answer.as_ref().ok());
+        if answer.and_then(|decided| decided.run.as_ref()).is_none_or(|run| run.run_id != run_id) {
+            // Nothing new runs, so nothing is in it.
+            let _ = std::fs::remove_dir(&work);
+        }
+        decided
+    }
+
+    /// Stops a run.
+    pub async fn stop(&self, run: RunKey, kill: bool) -> Result<RunStatus, Refusal> {
+        self.handle.call(Command::Stop { run, kill }, SELF).await.stopping()
+    }
+
+    /// Does the loop still answer?
+    pub async fn is_ready(&self) -> bool {
+        matches!(self.handle.call(Command::Hello, SELF).await, Reply::Hello(_))
+    }
+
+    /// Lets somebody call.
+    pub async fn create_token(
+        &self,
+        caller: Caller,
+        by: &str,
+        expires_at: Option<Timestamp>,
+    ) -> Result<FreshToken, Refusal> {
+        let (fresh, new) = token::make(&System, caller, by.to_owned(), self.now(), expires_at);
+        self.store.create_token(new).await?;
+        Ok(fresh)
+    }
+
+    /// Takes a token back; false if there is nothing to take back.
+    pub async fn revoke_token(&self, token_id: &str) -> Result<bool, Refusal> {
+        Ok(self.store.revoke_token(token_id.to_owned(), self.now()).await?)
+    }
+}

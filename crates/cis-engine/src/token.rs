@@ -1,0 +1,44 @@
+//! Tokens as they are made: a secret that is told once, and the hash the store knows it by.
+
+use std::fmt;
+
+use cis_core::access::Caller;
+use cis_core::source::{Random, Timestamp};
+use cis_store::port::NewToken;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// What a secret begins with, so that it is known for one wherever it turns up.
+const MARK: &str = "cis_";
+
+/// A token that has just been made.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct FreshToken {
+    pub token_id: String,
+    pub secret: String,
+}
+
+impl fmt::Debug for FreshToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FreshToken({})", self.token_id)
+    }
+}
+
+/// Makes a token: what its owner gets, and what the store keeps.
+pub(crate) fn make(
+    random: &dyn Random,
+    caller: Caller,
+    by: String,
+    now: Timestamp,
+    expires_at: Option<Timestamp>,
+) -> (FreshToken, NewToken) {
+    let hex = |words: usize| (0..words).map(|_| format!("{:016x}", random.bits())).collect::<String>();
+    let fresh = FreshToken { token_id: format!("tok_{}", hex(1)), secret: format!("{MARK}{}", hex(4)) };
+    let (token_id, secret_hash) = (fresh.token_id.clone(), secret_hash(&fresh.secret));
+    (fresh, NewToken { token_id, secret_hash, caller, by, now, expires_at })
+}
+
+/// What the store knows a secret by.
+pub fn secret_hash(secret: &str) -> String {
+    Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,65 @@
+//! The HTTP API of a node: parse, authenticate, ask the node, say what it answered. It decides nothing itself, and
+//! knows no SQL.
+//!
+//! ```text
+//!   request ─► door (Host, Origin, token, role) ─► route ─► Node (writes) │ Reads (snapshots) ─► JSON
+//! ```
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`table`] | every route and what it takes to call it |
+//! | `door` | who may come in |
+//! | `route` | what each call does |
+//! | `reads` | a few read-only views of the store |
+//! | `say` | answers and errors, as JSON |
+
+mod door;
+mod reads;
+mod route;
+mod say;
+pub mod table;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cis_engine::node::Node;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use reads::Reads;
+
+/// How a node serves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How long a published DAG waits for somebody to confirm it.
+    pub pending_for: Duration,
+}
+
+/// What every request has at hand.
+#[derive(Debug, Clone)]
+struct State {
+    node: Node,
+    reads: Reads,
+    options: Arc<Options>,
+    bound: SocketAddr,
+    /// Becomes true when the node shuts down: whoever waits stops waiting.
+    leaving: watch::Receiver<bool>,
+}
+
+/// Serves until `leaving` becomes true, then lets requests under way end.
+pub async fn serve(
+    listener: TcpListener,
+    node: Node,
+    options: Options,
+    leaving: watch::Receiver<bool>,
+) -> std::io::Result<()> {
+    let bound = listener.local_addr()?;
+    let reads = Reads::new(node.clone());
+    let state = State { node, reads, options: Arc::new(options), bound, leaving: leaving.clone() };
+    axum::serve(listener, route::router(state)).with_graceful_shutdown(gone(leaving)).await
+}
+
+async fn gone(mut leaving: watch::Receiver<bool>) {
+    let _ = leaving.wait_for(|leaving| *leaving).await;
+}

@@ -1,0 +1,309 @@
+//! Publish, confirm, reject, and where things stand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, Query, State as Has};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use cis_core::access::Caller;
+use cis_core::dag::canonical;
+use cis_core::dag::parse::{Defaults, Format, parse};
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{DagId, Scope};
+use cis_core::source::Millis;
+use cis_engine::skill::{self, SkillPath};
+use cis_store::port::{Decide, Decided, Once, Publish, Published};
+use cis_store::sqlite::Reader;
+use cis_store::sqlite::reader::{DagLine, RunLine, TaskLine};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Asked, DEFINITION_BYTES_MAX, InScope, mark_replayed, wait};
+use crate::State;
+use crate::say::{No, Said, not_found, yes};
+
+/// Lines of one answer, unless asked for fewer.
+const LIMIT: u32 = 100;
+const LIMIT_MAX: u32 = 1_000;
+
+/// `POST /api/v1/dag/publish`: the body is a DAG; `revision: true` beside it asks for a new revision.
+pub(super) async fn publish(Has(state): Has<State>, asked: Asked) -> Said {
+    asked.check_kind(DEFINITION_BYTES_MAX)?;
+    let caller = &asked.caller;
+    let (definition, new_revision) = without_revision(&asked.body);
+    let scope = match caller.scopes.as_deref() {
+        Some([only]) => Some(only.clone()),
+        _ => None,
+    };
+    let parsed = parse(&definition, Format::Json, &Defaults { dag_id: None, scope })
+        .map_err(|problems| invalid(&json!(problems)))?;
+    let mut dag = parsed.dag;
+    if !caller.sees(&dag.scope) {
+        return Err(
+            Refusal::new(ErrorCode::Forbidden, format!("your token is not for `{}`", dag.scope)).into()
+        );
+    }
+    let problems = skill::pin(&mut dag, &SkillPath::new(state.node.skill_dirs().to_vec()));
+    if !problems.is_empty() {
+        return Err(invalid(&json!(problems)).into());
+    }
+    let now = state.node.now();
+    let pending_ms = u64::try_from(state.options.pending_for.as_millis()).unwrap_or(u64::MAX);
+    let request = Publish {
+        key: asked.key()?,
+        content_hash: canonical::content_hash(&dag).as_str().to_owned(),
+        dag: Arc::new(dag),
+        new_revision,
+        by: caller.identity.clone(),
+        now,
+        expires_at: Some(now.after(Millis(pending_ms))),
+    };
+    let Once { answer, replayed } = state.node.publish(request).await?;
+    Ok(mark_replayed(answer.map_or_else(said_no, |published| say_published(&state, &published)), replayed))
+}
+
+fn said_no(refusal: Refusal) -> Response {
+    axum::response::IntoResponse::into_response(No::from(refusal))
+}
+
+fn say_published(state: &State, published: &Published) -> Response {
+    let Published { dag_id, scope, revision, content_hash, status, created, .. } = published;
+    let told = json!({
+        "status": if *created { "created" } else { "already_exists" },
+        "dag_id": dag_id,
+        "scope": scope,
+        "revision": revision,
+        "revision_status": status,
+        "content_hash": content_hash,
+        "confirm_url": format!("/api/v1/dag/{dag_id}/confirm"),
+        "expire_sec": state.options.pending_for.as_secs(),
+    });
+    yes(if *created { StatusCode::CREATED } else { StatusCode::OK }, told)
+}
+
+/// The definition alone, and whether it was asked for as a new revision.
+fn without_revision(body: &[u8]) -> (Vec<u8>, bool) {
+    match serde_json::from_slice::<Value>(body) {
+        Ok(Value::Object(mut object)) => match object.remove("revision") {
+            Some(Value::Bool(wanted)) => (Value::Object(object).to_string().into_bytes(), wanted),
+            // Not ours to judge: the parser knows what to say of it.
+            _ => (body.to_vec(), false),
+        },
+        _ => (body.to_vec(), false),
+    }
+}
+
+fn invalid(problems: &Value) -> Refusal {
+    let count = problems.as_array().map_or(0, Vec::len);
+    let problem = if count == 1 { "problem" } else { "problems" };
+    Refusal::new(ErrorCode::ValidationFailed, format!("the definition has {count} {problem}"))
+        .details(problems.clone())
+}
+
+/// What a decision may say.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Decision {
+    content_hash: Option<String>,
+}
+
+/// `POST /api/v1/dag/{id}/confirm`.
+pub(super) async fn confirm(
+    Has(state): Has<State>,
+    Path(id): Path<String>,
+    Query(scope): Query<InScope>,
+    asked: Asked,
+) -> Said {
+    decide(&state, id, scope, &asked, true).await
+}
+
+/// `POST /api/v1/dag/{id}/reject`.
+pub(super) async fn reject(
+    Has(state): Has<State>,
+    Path(id): Path<String>,
+    Query(scope): Query<InScope>,
+    asked: Asked,
+) -> Said {
+    decide(&state, id, scope, &asked, false).await
+}
+
+async fn decide(state: &State, id: String, InScope { scope }: InScope, asked: &Asked, confirm: bool) -> Said {
+    let Decision { content_hash } = asked.json()?;
+    let (key, caller) = (asked.key()?, asked.caller.clone());
+    let dag = state.reads.read(move |reader| find(reader, &caller, &id, scope.as_ref())).await?;
+    let request = Decide {
+        key,
+        scope: dag.scope,
+        dag_id: dag.dag_id,
+        content_hash,
+        confirm,
+        by: asked.caller.identity.clone(),
+        self_confirm: asked.caller.self_confirm,
+        run_id: state.node.new_run_id(),
+        now: state.node.now(),
+    };
+    let Once { answer, replayed } = state.node.decide(request).await?;
+    Ok(mark_replayed(answer.map_or_else(said_no, |decided| say_decided(&decided)), replayed))
+}
+
+fn say_decided(decided: &Decided) -> Response {
+    let Decided { status, dag_id, scope, revision, content_hash, tasks, run, .. } = decided;
+    let mut told = json!({
+        "status": status,
+        "dag_id": dag_id,
+        "scope": scope,
+        "revision": revision,
+        "content_hash": content_hash,
+        "tasks_count": tasks,
+    });
+    if let Some(run) = run {
+        told["run_id"] = json!(run.run_id);
+        told["run"] = json!(format!("{dag_id}#{}", run.number));
+        told["message"] = json!(format!("{dag_id}#{} started with {tasks} tasks", run.number));
+    }
+    yes(StatusCode::OK, told)
+}
+
+/// The DAG of this name that the caller may know of; it says which if there are several.
+fn find(reader: &Reader, caller: &Caller, id: &str, scope: Option<&Scope>) -> Result<DagLine, Refusal> {
+    let known = id.parse::<DagId>().is_ok();
+    let found = if known { reader.dag(id, scope.map(Scope::as_str))? } else { Vec::new() };
+    let mut seen = found.into_iter().filter(|dag| caller.sees(&dag.scope));
+    let Some(first) = seen.next() else { return Err(not_found("DAG", id)) };
+    let mut scopes: Vec<Scope> = seen.map(|dag| dag.scope).collect();
+    if scopes.is_empty() {
+        return Ok(first);
+    }
+    scopes.insert(0, first.scope);
+    Err(Refusal::new(ErrorCode::Ambiguous, format!("`{id}` exists in several scopes"))
+        .hint("add `?scope=`")
+        .details(json!({"scopes": scopes})))
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct StatusQuery {
+    scope: Option<Scope>,
+    wait: Option<String>,
+    after: Option<i64>,
+}
+
+/// `GET /api/v1/dag/{id}/status`: with `wait` and `after`, once it is no longer what the caller knows.
+pub(super) async fn status(
+    Has(state): Has<State>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Query(query): Query<StatusQuery>,
+    headers: HeaderMap,
+) -> Said {
+    let wait = wait(query.wait.as_deref())?;
+    let look = || {
+        let (caller, id, scope) = (caller.clone(), id.clone(), query.scope.clone());
+        state.reads.read(move |reader| stands(reader, &caller, &id, scope.as_ref()))
+    };
+    let mut changes = state.node.changes();
+    let news = async {
+        loop {
+            changes.mark_unchanged();
+            let told = look().await?;
+            let known = query.after.is_some_and(|after| told["version"] == json!(after));
+            if !known || changes.changed().await.is_err() {
+                return Ok::<_, Refusal>(told);
+            }
+        }
+    };
+    let told = tokio::select! {
+        told = news => told,
+        () = tokio::time::sleep(wait.max(Duration::from_millis(1))), if query.after.is_some() => look().await,
+        () = crate::gone(state.leaving.clone()) => look().await,
+    };
+    let told = told.map_err(|refusal: Refusal| {
+        let missing = refusal.code == ErrorCode::NotFound;
+        No(refusal, if missing { json!({"status": "not_found"}) } else { Value::Null })
+    })?;
+    let tag = format!("\"{}\"", told["version"]);
+    let same = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    let mut response = yes(StatusCode::OK, told);
+    if same {
+        response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    Ok(response)
+}
+
+/// Where a DAG stands: its latest run, or its latest revision. The version grows with every change that shows.
+fn stands(reader: &Reader, caller: &Caller, id: &str, scope: Option<&Scope>) -> Result<Value, Refusal> {
+    let dag = find(reader, caller, id, scope)?;
+    let latest = reader.revisions(dag.key)?.into_iter().next();
+    let mut told = json!({"dag_id": dag.dag_id, "scope": dag.scope, "status": dag.status,
+                          "revision": dag.revision, "total": dag.tasks});
+    if let Some(revision) = latest {
+        told["content_hash"] = json!(revision.content_hash);
+        told["revision_status"] = json!(revision.status);
+        told["published_by"] = json!(revision.created_by);
+        told["version"] = json!(revision.revision);
+    }
+    let run = match dag.latest_run {
+        Some(number) => reader.run_by_number(dag.key, number)?,
+        None => None,
+    };
+    if let (Some(run), Value::Object(told)) = (&run, &mut told) {
+        let tasks = reader.tasks(run, &[], LIMIT_MAX)?;
+        if let Value::Object(run) = run_value(run, &tasks) {
+            told.extend(run);
+        }
+    }
+    Ok(told)
+}
+
+/// A run and its tasks, as `status` and `runs` show them.
+pub(super) fn run_value(run: &RunLine, tasks: &[TaskLine]) -> Value {
+    let done = run.total - run.left;
+    let moved: i64 = tasks.iter().map(|task| task.version.0).sum();
+    json!({
+        "run_id": run.run_id,
+        "run": run.label(),
+        "status": run.status,
+        "progress": u64::from(done) * 100 / u64::from(run.total.max(1)),
+        "completed": run.completed,
+        "failed": run.failed,
+        "total": run.total,
+        "started_at": run.started_at,
+        "completed_at": run.completed_at,
+        "tasks": tasks,
+        "version": run.version.0 + moved,
+    })
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ListQuery {
+    status: Option<String>,
+    scope: Option<Scope>,
+    limit: Option<u32>,
+}
+
+/// `GET /api/v1/dag`.
+pub(super) async fn list(
+    Has(state): Has<State>,
+    Extension(caller): Extension<Caller>,
+    Query(ListQuery { status, scope, limit }): Query<ListQuery>,
+) -> Said {
+    let limit = limit.unwrap_or(LIMIT).min(LIMIT_MAX);
+    let look = move |reader: &Reader| {
+        let found = reader.dags(status.as_deref(), scope.as_ref().map(Scope::as_str), LIMIT_MAX)?;
+        Ok(found.into_iter().filter(|dag| caller.sees(&dag.scope)).take(limit as usize).collect::<Vec<_>>())
+    };
+    let dags = state.reads.read(look).await?;
+    Ok(yes(StatusCode::OK, json!({"dags": dags})))
+}
+
+/// `GET /api/v1/pending`: what waits for a person.
+pub(super) async fn pending(has: Has<State>, caller: Extension<Caller>) -> Said {
+    let status = Some("pending".to_owned());
+    list(has, caller, Query(ListQuery { status, scope: None, limit: Some(LIMIT_MAX) })).await
+}

@@ -1,0 +1,118 @@
+//! Following along: server-sent events, resumable from any position without gap or repeat.
+
+use std::convert::Infallible;
+
+use axum::Extension;
+use axum::extract::{Query, State as Has};
+use axum::http::HeaderMap;
+use axum::response::IntoResponse;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use cis_core::access::Caller;
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::Position;
+use cis_store::sqlite::LogLine;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::State;
+use crate::say::Said;
+
+/// Events read at once, and events that may wait for a slow follower before it is read no further.
+const BATCH: u32 = 256;
+const AHEAD: usize = 64;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Filter {
+    dag: Option<String>,
+    run: Option<String>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    /// Where to begin, for those who cannot send `Last-Event-ID`.
+    after: Option<i64>,
+}
+
+/// `GET /api/v1/events`: from `Last-Event-ID` on, or from now.
+pub(super) async fn follow(
+    Has(state): Has<State>,
+    Extension(caller): Extension<Caller>,
+    Query(filter): Query<Filter>,
+    headers: HeaderMap,
+) -> Said {
+    let last = match headers.get("last-event-id") {
+        Some(id) => Some(id.to_str().ok().and_then(|id| id.parse().ok()).ok_or_else(|| {
+            Refusal::new(ErrorCode::ValidationFailed, "a `Last-Event-ID` is the number of an event")
+        })?),
+        None => filter.after,
+    };
+    let from = match last {
+        Some(last) => Position(last),
+        None => state.reads.read(|reader| Ok(reader.last_position()?)).await?,
+    };
+    let (to, events) = mpsc::channel(AHEAD);
+    tokio::spawn(tell(state, caller, filter, from, to));
+    Ok(Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::default()).into_response())
+}
+
+async fn tell(
+    state: State,
+    caller: Caller,
+    filter: Filter,
+    mut from: Position,
+    to: mpsc::Sender<Result<Event, Infallible>>,
+) {
+    let mut changes = state.node.changes();
+    loop {
+        changes.mark_unchanged();
+        let Ok(lines) = state.reads.read(move |reader| Ok(reader.log(from, BATCH)?)).await else { return };
+        let more = lines.len() == BATCH as usize;
+        for line in lines {
+            from = line.position;
+            if filter.wants(&caller, &line) && to.send(Ok(event(&line))).await.is_err() {
+                return;
+            }
+        }
+        if more {
+            continue;
+        }
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = crate::gone(state.leaving.clone()) => return,
+            () = to.closed() => return,
+        }
+    }
+}
+
+impl Filter {
+    fn wants(&self, caller: &Caller, line: &LogLine) -> bool {
+        let is =
+            |wanted: &Option<String>, found: Option<&str>| wanted.as_deref().is_none_or(|w| Some(w) == found);
+        caller.sees(&line.scope)
+            && is(&self.dag, Some(line.dag_id.as_str()))
+            && is(&self.run, line.run_id.map(|run| run.to_string()).as_deref())
+            && is(&self.kind, Some(&kind(line)))
+    }
+}
+
+/// What kind of event it is: what it is about, and what happened.
+fn kind(line: &LogLine) -> String {
+    let about = match (&line.task_id, &line.run_id) {
+        (Some(_), _) => "task",
+        (None, Some(_)) => "run",
+        (None, None) => "dag",
+    };
+    format!("cis.{about}.{}", line.step)
+}
+
+/// In the shape of a CloudEvent.
+fn event(line: &LogLine) -> Event {
+    let about = match (&line.run_number, &line.task_id) {
+        (Some(number), Some(task)) => format!("{}#{number}/{task}", line.dag_id),
+        (Some(number), None) => format!("{}#{number}", line.dag_id),
+        (None, _) => line.dag_id.to_string(),
+    };
+    let told = json!({"specversion": "1.0", "id": line.position.to_string(), "source": "cis", "type": kind(line),
+                      "subject": about, "data": line});
+    Event::default().id(line.position.to_string()).event(kind(line)).data(told.to_string())
+}

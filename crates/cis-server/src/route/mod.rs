@@ -1,0 +1,174 @@
+//! What each call does.
+//!
+//! | module | calls |
+//! |---|---|
+//! | `dags` | publish, confirm, reject, status, list, pending |
+//! | `runs` | one run, its tasks, cancel |
+//! | `events` | following along |
+//! | `tokens` | who may call |
+
+mod dags;
+mod events;
+mod runs;
+mod tokens;
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request, State as Has};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
+use axum::routing::{delete, get, post};
+use cis_core::access::Caller;
+use cis_core::dag::parse::duration;
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::Scope;
+use cis_store::port::IdempotencyKey;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::State;
+use crate::say::{No, Said, yes};
+
+/// A request's body at most; a definition's, where one is expected.
+const BODY_BYTES_MAX: usize = 8 << 20;
+const DEFINITION_BYTES_MAX: usize = 32 << 20;
+
+/// The longest name a caller may give a request.
+const KEY_MAX: usize = 255;
+
+/// The longest anybody waits in one request.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+pub(crate) fn router(state: State) -> Router {
+    Router::new()
+        .route("/api/v1/dag/publish", post(dags::publish))
+        .route("/api/v1/dag/{id}/confirm", post(dags::confirm))
+        .route("/api/v1/dag/{id}/reject", post(dags::reject))
+        .route("/api/v1/dag/{id}/status", get(dags::status))
+        .route("/api/v1/dag", get(dags::list))
+        .route("/api/v1/pending", get(dags::pending))
+        .route("/api/v1/runs/{run}", get(runs::show))
+        .route("/api/v1/runs/{run}/tasks", get(runs::tasks))
+        .route("/api/v1/runs/{run}/cancel", post(runs::cancel))
+        .route("/api/v1/events", get(events::follow))
+        .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
+        .route("/api/v1/tokens/{id}", delete(tokens::revoke))
+        .route("/api/v1/whoami", get(tokens::whoami))
+        .route("/health", get(health))
+        .route("/ready", get(ready))
+        .layer(axum::extract::DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(state.clone(), crate::door::guard))
+        .fallback(async || No::from(Refusal::new(ErrorCode::NotFound, "no such call")))
+        .with_state(state)
+}
+
+async fn health() -> Response {
+    yes(StatusCode::OK, json!({"status": "up", "version": env!("CARGO_PKG_VERSION")}))
+}
+
+async fn ready(Has(state): Has<State>) -> Said {
+    if state.node.is_ready().await && !*state.leaving.borrow() {
+        return Ok(yes(StatusCode::OK, json!({"status": "ready"})));
+    }
+    Err(Refusal::new(ErrorCode::Unavailable, "the node is not ready").into())
+}
+
+/// Everything a call that changes something was told.
+#[derive(Debug)]
+struct Asked {
+    caller: Caller,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl FromRequest<State> for Asked {
+    type Rejection = No;
+
+    async fn from_request(request: Request, _: &State) -> Result<Self, No> {
+        let (parts, body) = request.into_parts();
+        let caller = parts.extensions.get::<Caller>().cloned();
+        let caller = caller.ok_or_else(|| Refusal::new(ErrorCode::Unauthorized, "this takes a token"))?;
+        let body = axum::body::to_bytes(body, DEFINITION_BYTES_MAX).await.map_err(|_| {
+            let why = format!("the body is over {DEFINITION_BYTES_MAX} bytes, or broke off");
+            Refusal::new(ErrorCode::PayloadTooLarge, why)
+        })?;
+        Ok(Self { caller, method: parts.method, uri: parts.uri, headers: parts.headers, body })
+    }
+}
+
+impl Asked {
+    /// The caller's name for this request, if it gave one.
+    fn key(&self) -> Result<Option<IdempotencyKey>, Refusal> {
+        let given = ["idempotency-key", "x-idempotency-key"].iter().find_map(|name| self.headers.get(*name));
+        let Some(given) = given else { return Ok(None) };
+        let key = given.to_str().ok().filter(|key| (1..=KEY_MAX).contains(&key.len()));
+        let Some(key) = key else {
+            let why = format!("an `Idempotency-Key` is 1 to {KEY_MAX} visible characters");
+            return Err(Refusal::new(ErrorCode::ValidationFailed, why));
+        };
+        let request = [self.method.as_str().as_bytes(), self.uri.to_string().as_bytes(), &self.body].join(&0);
+        Ok(Some(IdempotencyKey {
+            caller: self.caller.identity.clone(),
+            key: key.to_owned(),
+            request_hash: hash(&request),
+        }))
+    }
+
+    /// The body as JSON; an empty one counts as `{}`.
+    fn json<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
+        self.check_kind(BODY_BYTES_MAX)?;
+        let body: &[u8] = if self.body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &self.body };
+        serde_json::from_slice(body).map_err(|e| {
+            Refusal::new(ErrorCode::ValidationFailed, format!("the body is not what this call takes: {e}"))
+        })
+    }
+
+    /// Is it a body that may be read? What comes from a browser must say that it is JSON.
+    fn check_kind(&self, bytes_max: usize) -> Result<(), Refusal> {
+        if self.body.len() > bytes_max {
+            let why = format!("a body of {} bytes; {bytes_max} is the most", self.body.len());
+            return Err(Refusal::new(ErrorCode::PayloadTooLarge, why));
+        }
+        let from_browser =
+            self.headers.contains_key(header::ORIGIN) || self.headers.contains_key(header::COOKIE);
+        let kind = self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        if from_browser && !kind.is_some_and(|kind| kind.starts_with("application/json")) {
+            return Err(Refusal::new(ErrorCode::ValidationFailed, "send `Content-Type: application/json`"));
+        }
+        Ok(())
+    }
+}
+
+fn hash(bytes: &[u8]) -> String {
+    use sha2::{Digest, Sha256};
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Says that an answer had been given before.
+fn mark_replayed(mut response: Response, replayed: bool) -> Response {
+    if replayed {
+        response.headers_mut().insert("idempotent-replayed", header::HeaderValue::from_static("true"));
+    }
+    response
+}
+
+/// A scope as a query names it.
+#[derive(Debug, Deserialize)]
+struct InScope {
+    scope: Option<Scope>,
+}
+
+/// How long a caller wants to wait, at most [`WAIT_MAX`].
+fn wait(text: Option<&str>) -> Result<Duration, Refusal> {
+    let Some(text) = text else { return Ok(Duration::ZERO) };
+    let wait = duration::from_text(text).map_err(|why| {
+        Refusal::new(ErrorCode::ValidationFailed, format!("`wait`: {why}")).hint("say `30s` or `500ms`")
+    })?;
+    Ok(Duration::from_millis(wait.0).min(WAIT_MAX))
+}

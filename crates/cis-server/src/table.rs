@@ -1,0 +1,41 @@
+//! Every route and what it takes to call it. A route that is not here is not served: the door looks here, not at the
+//! code behind it.
+
+use cis_core::access::Role;
+
+/// What it takes to call a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing.
+    Open,
+    /// A token.
+    Anyone,
+    /// A token with this role.
+    With(Role),
+}
+
+/// Method, path, and what it takes.
+pub const ROUTES: [(&str, &str, Access); 17] = [
+    ("POST", "/api/v1/dag/publish", Access::With(Role::Publish)),
+    ("POST", "/api/v1/dag/{id}/confirm", Access::With(Role::Confirm)),
+    ("POST", "/api/v1/dag/{id}/reject", Access::With(Role::Confirm)),
+    ("GET", "/api/v1/dag/{id}/status", Access::With(Role::Read)),
+    ("GET", "/api/v1/dag", Access::With(Role::Read)),
+    ("GET", "/api/v1/pending", Access::With(Role::Read)),
+    ("GET", "/api/v1/runs/{run}", Access::With(Role::Read)),
+    ("GET", "/api/v1/runs/{run}/tasks", Access::With(Role::Read)),
+    ("POST", "/api/v1/runs/{run}/cancel", Access::With(Role::Confirm)),
+    ("GET", "/api/v1/events", Access::With(Role::Read)),
+    ("GET", "/api/v1/tokens", Access::With(Role::Admin)),
+    ("POST", "/api/v1/tokens", Access::With(Role::Admin)),
+    ("DELETE", "/api/v1/tokens/{id}", Access::With(Role::Admin)),
+    ("GET", "/api/v1/whoami", Access::Anyone),
+    ("GET", "/ready", Access::Anyone),
+    ("GET", "/health", Access::Open),
+    ("HEAD", "/health", Access::Open),
+];
+
+/// What it takes to call this; `None` if it is not served.
+pub fn access(method: &str, path: &str) -> Option<Access> {
+    ROUTES.iter().find(|(m, p, _)| (*m, *p) == (method, path)).map(|(.., access)| *access)
+}

@@ -1,0 +1,73 @@
+//! The event log as followers read it: every event in order, with the names of what it is about.
+
+use cis_core::id::{DagId, Position, RunId, Scope};
+use cis_core::source::Timestamp;
+use rusqlite::{Row, params};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::reader::Reader;
+use super::tx::parsed;
+use crate::port::Answer;
+
+/// One event, by the names people and machines use.
+#[derive(Debug, Clone, Serialize)]
+pub struct LogLine {
+    pub position: Position,
+    pub at: Timestamp,
+    pub dag_id: DagId,
+    pub scope: Scope,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_number: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<String>,
+    /// What happened: a move of the lifecycle.
+    pub step: String,
+    pub status: String,
+    pub version: i64,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub data: Value,
+}
+
+impl Reader {
+    /// The events after `after`, in order, at most `limit`.
+    pub fn log(&self, after: Position, limit: u32) -> Answer<Vec<LogLine>> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT e.position, e.at, d.dag_id, d.scope, r.run_id, r.number, t.task_id, e.step, e.status, e.version,
+                    e.data
+             FROM events e
+             LEFT JOIN dag_runs r ON r.run_key = e.run_key
+             LEFT JOIN dag_definitions f ON f.definition_key = e.definition_key
+             JOIN dags d ON d.dag_key = coalesce(r.dag_key, f.dag_key)
+             LEFT JOIN task_executions t ON t.execution_id = r.first_execution + e.task_ix
+             WHERE e.position > ?1 ORDER BY e.position LIMIT 0 + ?2",
+        )?;
+        Ok(statement.query_map(params![after.0, limit], log_line)?.collect::<Result<_, _>>()?)
+    }
+
+    /// The last event's position.
+    pub fn last_position(&self) -> Answer<Position> {
+        let mut statement = self.conn.prepare_cached("SELECT coalesce(max(position), 0) FROM events")?;
+        Ok(statement.query_row([], |row| row.get(0).map(Position))?)
+    }
+}
+
+fn log_line(row: &Row<'_>) -> rusqlite::Result<LogLine> {
+    let data: Option<String> = row.get(10)?;
+    let run_id: Option<String> = row.get(4)?;
+    Ok(LogLine {
+        position: Position(row.get(0)?),
+        at: Timestamp(row.get(1)?),
+        dag_id: parsed(row, 2, |t| t.parse().ok())?,
+        scope: parsed(row, 3, |t| t.parse().ok())?,
+        run_id: run_id.and_then(|text| text.parse().ok()),
+        run_number: row.get(5)?,
+        task_id: row.get(6)?,
+        step: row.get(7)?,
+        status: row.get(8)?,
+        version: row.get(9)?,
+        data: data.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null),
+    })
+}

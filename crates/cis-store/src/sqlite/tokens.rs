@@ -1,0 +1,105 @@
+//! Tokens: who may call, known by a hash of their secret.
+
+use cis_core::access::Caller;
+use cis_core::source::Timestamp;
+use rusqlite::{OptionalExtension, Row, params};
+use serde::Serialize;
+
+use super::reader::Reader;
+use super::tx::{Tx, parsed};
+use crate::port::{Answer, NewToken, StoreError};
+
+/// A token as far as anybody may see it.
+#[derive(Debug, Clone, Serialize)]
+pub struct TokenLine {
+    pub token_id: String,
+    #[serde(flatten)]
+    pub caller: Caller,
+    pub created_by: String,
+    pub created_at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Timestamp>,
+}
+
+impl TokenLine {
+    /// May somebody still call with it?
+    pub fn is_good(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|at| now < at)
+    }
+}
+
+const TOKEN_SQL: &str =
+    "SELECT token_id, identity, roles, scopes, self_confirm, created_by, created_at, expires_at,
+                                revoked_at FROM tokens";
+
+impl Reader {
+    /// The token whose secret has this hash.
+    pub fn token(&self, secret_hash: &str) -> Answer<Option<TokenLine>> {
+        let mut statement = self.conn.prepare_cached(&format!("{TOKEN_SQL} WHERE secret_hash = ?1"))?;
+        Ok(statement.query_row([secret_hash], token_line).optional()?)
+    }
+
+    /// Every token, the latest first.
+    pub fn tokens(&self) -> Answer<Vec<TokenLine>> {
+        let mut statement =
+            self.conn.prepare_cached(&format!("{TOKEN_SQL} ORDER BY created_at DESC, token_id"))?;
+        Ok(statement.query_map([], token_line)?.collect::<Result<_, _>>()?)
+    }
+}
+
+fn token_line(row: &Row<'_>) -> rusqlite::Result<TokenLine> {
+    let scopes = match row.get::<_, Option<String>>(3)? {
+        Some(_) => Some(parsed(row, 3, |text| serde_json::from_str(text).ok())?),
+        None => None,
+    };
+    Ok(TokenLine {
+        token_id: row.get(0)?,
+        caller: Caller {
+            identity: row.get(1)?,
+            roles: parsed(row, 2, |text| serde_json::from_str(text).ok())?,
+            scopes,
+            self_confirm: row.get(4)?,
+        },
+        created_by: row.get(5)?,
+        created_at: Timestamp(row.get(6)?),
+        expires_at: row.get::<_, Option<i64>>(7)?.map(Timestamp),
+        revoked_at: row.get::<_, Option<i64>>(8)?.map(Timestamp),
+    })
+}
+
+/// See [`crate::Store::create_token`].
+pub(super) fn create(tx: &mut Tx<'_>, token: &NewToken) -> Answer<()> {
+    let Caller { identity, roles, scopes, self_confirm } = &token.caller;
+    let list = |value: serde_json::Result<String>| value.map_err(|e| StoreError::Database(e.to_string()));
+    let roles = list(serde_json::to_string(roles))?;
+    let scopes = scopes.as_ref().map(|scopes| list(serde_json::to_string(scopes))).transpose()?;
+    tx.conn
+        .prepare_cached(
+            "INSERT INTO tokens (token_id, secret_hash, identity, roles, scopes, self_confirm, created_by, created_at,
+                                 expires_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )?
+        .execute(params![
+            token.token_id,
+            token.secret_hash,
+            identity,
+            roles,
+            scopes,
+            self_confirm,
+            token.by,
+            tx.now.0,
+            token.expires_at.map(|t| t.0)
+        ])?;
+    Ok(())
+}
+
+/// See [`crate::Store::revoke_token`].
+pub(super) fn revoke(tx: &mut Tx<'_>, token_id: &str) -> Answer<bool> {
+    let changed = tx
+        .conn
+        .prepare_cached("UPDATE tokens SET revoked_at = ?2 WHERE token_id = ?1 AND revoked_at IS NULL")?
+        .execute(params![token_id, tx.now.0])?;
+    Ok(changed == 1)
+}

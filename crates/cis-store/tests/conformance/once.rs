@@ -1,0 +1,99 @@
+//! Decisions by name, and requests that are done once.
+
+use cis_core::error::ErrorCode;
+use cis_core::id::Scope;
+use cis_store::port::{Answer, Decide, Decided, IdempotencyKey, Once, Publish, RevisionStatus, Store};
+
+use crate::fixture::{Home, World, code};
+use crate::support::{self, dag, run_id, task};
+
+fn decide<H: Home>(w: &World<H>, id: &str, by: &str, run: u64) -> Decide {
+    Decide {
+        key: None,
+        scope: Scope::global(),
+        dag_id: id.parse().unwrap(),
+        content_hash: None,
+        confirm: true,
+        by: by.to_owned(),
+        self_confirm: false,
+        run_id: run_id(run),
+        now: w.now,
+    }
+}
+
+fn ask<H: Home>(w: &World<H>, request: Decide) -> Answer<Decided> {
+    w.ask(|store| store.decide(request))?.plain()
+}
+
+fn key(name: &str, request: &str) -> Option<IdempotencyKey> {
+    Some(IdempotencyKey { caller: "ann".into(), key: name.into(), request_hash: request.into() })
+}
+
+pub(crate) fn a_confirmation_starts_one_run<H: Home>(w: &mut World<H>) {
+    w.publish(&dag("d", vec![task("a", &[])])).unwrap();
+    let first = ask(w, decide(w, "d", "bea", 1)).unwrap();
+    assert!(first.changed && first.status == RevisionStatus::Confirmed);
+    let again = ask(w, decide(w, "d", "carl", 2)).unwrap();
+    assert!(!again.changed);
+    assert_eq!(again.run.unwrap().run_id, first.run.unwrap().run_id);
+    assert_eq!(code(ask(w, decide(w, "e", "bea", 3))), ErrorCode::NotFound);
+    assert_eq!(
+        code(ask(w, Decide { confirm: false, ..decide(w, "d", "bea", 4) })),
+        ErrorCode::InvalidTransition
+    );
+}
+
+pub(crate) fn publishers_do_not_confirm_their_own<H: Home>(w: &mut World<H>) {
+    let published = support::publish(&dag("d", vec![task("a", &[])]), w.now);
+    let by = published.by.clone();
+    w.ask(|store| store.publish(published)).unwrap().plain().unwrap();
+    assert_eq!(code(ask(w, decide(w, "d", &by, 1))), ErrorCode::Forbidden);
+    let may = Decide { self_confirm: true, ..decide(w, "d", &by, 1) };
+    assert!(ask(w, may).unwrap().run.is_some());
+}
+
+pub(crate) fn a_second_revision_is_decided_by_its_content<H: Home>(w: &mut World<H>) {
+    w.publish(&dag("d", vec![task("a", &[])])).unwrap();
+    let two = Publish { new_revision: true, ..support::publish(&dag("d", vec![task("b", &[])]), w.now) };
+    let two = w.ask(|store| store.publish(two)).unwrap().plain().unwrap();
+    assert_eq!(code(ask(w, decide(w, "d", "bea", 1))), ErrorCode::ValidationFailed);
+    let which = Decide { content_hash: Some(two.content_hash), ..decide(w, "d", "bea", 1) };
+    assert_eq!(ask(w, which).unwrap().revision, two.revision);
+}
+
+pub(crate) fn a_key_is_answered_the_same<H: Home>(w: &mut World<H>) {
+    let one = dag("d", vec![task("a", &[])]);
+    let publish = |key| Publish { key, ..support::publish(&one, w.now) };
+    let first = w.ask(|store| store.publish(publish(key("k", "r")))).unwrap();
+    assert!(!first.replayed && first.answer.as_ref().unwrap().created);
+    let again = w.ask(|store| store.publish(publish(key("k", "r")))).unwrap();
+    // Not `already_exists`: it is the answer to the same request.
+    assert_eq!(again, Once { answer: first.answer, replayed: true });
+    assert_eq!(
+        code(w.ask(|store| store.publish(publish(key("k", "other"))))),
+        ErrorCode::DuplicateIdempotencyKey
+    );
+    let sibling = IdempotencyKey { caller: "bob".into(), ..key("k", "other").unwrap() };
+    assert!(!w.ask(|store| store.publish(publish(Some(sibling)))).unwrap().replayed);
+}
+
+pub(crate) fn a_refusal_is_kept_and_what_it_did_is_not<H: Home>(w: &mut World<H>) {
+    let request = |by: &str| Decide { key: key("k", "r"), ..decide(w, "d", by, 1) };
+    let missing = w.ask(|store| store.decide(request("bea"))).unwrap();
+    assert_eq!(missing.answer.as_ref().unwrap_err().code, ErrorCode::NotFound);
+    w.publish(&dag("d", vec![task("a", &[])])).unwrap();
+    let again = w.ask(|store| store.decide(request("bea"))).unwrap();
+    assert_eq!(again, Once { answer: missing.answer, replayed: true });
+    // The run it would have had is not there.
+    assert!(ask(w, decide(w, "d", "bea", 1)).unwrap().changed);
+}
+
+pub(crate) fn an_answer_is_kept_for_a_day<H: Home>(w: &mut World<H>) {
+    let one = dag("d", vec![task("a", &[])]);
+    let publish = |now| Publish { key: key("k", "r"), ..support::publish(&one, now) };
+    w.ask(|store| store.publish(publish(w.now))).unwrap();
+    w.sweep_after(23 * 60 * 60 * 1_000);
+    assert!(w.ask(|store| store.publish(publish(w.now))).unwrap().replayed);
+    w.sweep_after(60 * 60 * 1_000);
+    assert!(!w.ask(|store| store.publish(publish(w.now))).unwrap().replayed);
+}

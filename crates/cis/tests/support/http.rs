@@ -1,0 +1,152 @@
+//! Just enough of an HTTP client to call a node the way anything else does.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Node, Running};
+
+/// A node that is up.
+pub struct Up {
+    pub running: Running,
+    pub client: Client,
+}
+
+/// Somebody who calls it.
+#[derive(Clone)]
+pub struct Client {
+    pub address: Arc<str>,
+    pub token: String,
+}
+
+/// What it answered.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Node {
+    /// Starts `cis node` on a free port; answers it with its owner.
+    pub fn up(&self) -> Up {
+        let mut running = self.spawn(["node", "start", "--bind", "127.0.0.1:0"]);
+        let line = running.until("http://");
+        let address = line.split("http://").nth(1).unwrap().trim().into();
+        let token = std::fs::read_to_string(self.data.join("admin.token")).unwrap().trim().to_owned();
+        Up { running, client: Client { address, token } }
+    }
+
+    /// The secret of a new token.
+    pub fn token<const N: usize>(&self, args: [&str; N]) -> String {
+        let made = self.ok([["token", "create"].as_slice(), args.as_slice()].concat());
+        made.out.trim().to_owned()
+    }
+}
+
+impl Client {
+    /// The same with another token.
+    pub fn with(&self, token: &str) -> Self {
+        Self { address: self.address.clone(), token: token.to_owned() }
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.call("GET", path, &[], "")
+    }
+
+    pub fn post(&self, path: &str, body: &str) -> Answer {
+        self.call("POST", path, &[], body)
+    }
+
+    /// Calls with the token and whatever headers are given.
+    pub fn call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let bearer = format!("Bearer {}", self.token);
+        let mut all = vec![("Authorization", bearer.as_str())];
+        all.extend(headers.iter().filter(|(name, _)| *name != "Host"));
+        let host = headers.iter().find(|(name, _)| *name == "Host").map_or(&*self.address, |(_, host)| host);
+        self.raw(method, path, host, &all, body)
+    }
+
+    /// Calls with exactly these headers.
+    pub fn raw(&self, method: &str, path: &str, host: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut stream = self.send(method, path, host, headers, body);
+        let (status, headers) = head(&mut stream);
+        let mut answer = Answer { status, headers, body: String::new() };
+        // A stream of events has no end; that it began is the answer.
+        if answer.header("content-type") != Some("text/event-stream") {
+            stream.read_to_string(&mut answer.body).unwrap();
+        }
+        answer
+    }
+
+    fn send(
+        &self,
+        method: &str,
+        path: &str,
+        host: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> BufReader<TcpStream> {
+        let mut stream = TcpStream::connect(&*self.address).unwrap();
+        let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
+        for (name, value) in headers {
+            text += &format!("{name}: {value}\r\n");
+        }
+        text += &format!("Content-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(text.as_bytes()).unwrap();
+        BufReader::new(stream)
+    }
+
+    /// Follows events after `last`, until `enough` says so of an id and its data; then cuts the connection.
+    pub fn follow(&self, last: Option<u64>, mut enough: impl FnMut(u64, Value) -> bool) {
+        let bearer = format!("Bearer {}", self.token);
+        let last = last.unwrap_or(0).to_string();
+        let headers = [("Authorization", bearer.as_str()), ("Last-Event-ID", last.as_str())];
+        let mut stream = self.send("GET", "/api/v1/events", &self.address, &headers, "");
+        assert_eq!(head(&mut stream).0, 200);
+        let mut id = 0;
+        for line in stream.lines() {
+            let line = line.unwrap();
+            if let Some(text) = line.strip_prefix("id: ") {
+                id = text.parse().unwrap();
+            } else if let Some(data) = line.strip_prefix("data: ")
+                && enough(id, serde_json::from_str(data).unwrap())
+            {
+                return;
+            }
+        }
+        panic!("the stream ended");
+    }
+}
+
+fn head(stream: &mut BufReader<TcpStream>) -> (u16, Vec<(String, String)>) {
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    let status = line.split(' ').nth(1).unwrap_or_else(|| panic!("no status in `{line}`")).parse().unwrap();
+    let mut headers = Vec::new();
+    loop {
+        line.clear();
+        stream.read_line(&mut line).unwrap();
+        match line.trim_end().split_once(": ") {
+            Some((name, value)) => headers.push((name.to_lowercase(), value.to_owned())),
+            None => return (status, headers),
+        }
+    }
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The code of a refusal.
+    pub fn code(&self) -> String {
+        self.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
+    }
+}
