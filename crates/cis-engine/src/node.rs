@@ -93,9 +93,16 @@ impl Node {
 
     /// Publishes a definition.
     pub async fn publish(&self, request: Publish) -> Result<Once<Published>, Refusal> {
-        let published = self.store.publish(request).await?;
-        self.handle.look().await;
-        Ok(published)
+        let (store, handle) = (self.store.clone(), self.handle.clone());
+        // On its own: a caller that goes away before the answer must not keep the loop from hearing of it.
+        let publishing = tokio::spawn(async move {
+            let published = store.publish(request).await;
+            handle.look().await;
+            published
+        });
+        let published =
+            publishing.await.map_err(|_| Refusal::new(ErrorCode::Internal, "publishing broke off"))?;
+        Ok(published?)
     }
 
     /// Decides about a DAG, and starts it if that confirms it. The loop does it itself: it must know of a run before
@@ -142,6 +149,9 @@ impl Node {
 
     /// Takes a token back; false if there is nothing to take back.
     pub async fn revoke_token(&self, token_id: &str) -> Result<bool, Refusal> {
-        Ok(self.store.revoke_token(token_id.to_owned(), self.now()).await?)
+        let revoked = self.store.revoke_token(token_id.to_owned(), self.now()).await?;
+        // Whoever still listens with it hears that something happened, and no more.
+        self.handle.look().await;
+        Ok(revoked)
     }
 }

@@ -1,12 +1,14 @@
 //! Who may come in: the right host, no foreign page, a good token, the role the route takes.
 
+use std::net::IpAddr;
+
 use axum::extract::{MatchedPath, Request, State as Has};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_engine::token::secret_hash;
+use cis_store::sqlite::TokenLine;
 
 use crate::State;
 use crate::say::No;
@@ -14,7 +16,7 @@ use crate::table::{Access, access};
 
 /// Lets a request pass, with its [`Caller`], or says why not.
 pub(crate) async fn guard(Has(state): Has<State>, mut request: Request, next: Next) -> Result<Response, No> {
-    check_browser(request.headers(), &state)?;
+    check_browser(request.headers())?;
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let Some(access) = path.and_then(|path| access(request.method().as_str(), &path)) else {
         return Err(Refusal::new(ErrorCode::NotFound, "no such call").into());
@@ -22,45 +24,59 @@ pub(crate) async fn guard(Has(state): Has<State>, mut request: Request, next: Ne
     if access == Access::Open {
         return Ok(next.run(request).await);
     }
-    let caller = caller(request.headers(), &state).await?;
+    let holder = holder(request.headers(), &state).await?;
     if let Access::With(role) = access {
-        caller.needs(role)?;
+        holder.token.caller.needs(role)?;
     }
-    request.extensions_mut().insert(caller);
+    request.extensions_mut().insert(holder.token.caller.clone());
+    request.extensions_mut().insert(holder);
     Ok(next.run(request).await)
 }
 
 /// A page of somebody else's, or a name of somebody else's that resolves to us, has no business here.
-fn check_browser(headers: &HeaderMap, state: &State) -> Result<(), Refusal> {
+fn check_browser(headers: &HeaderMap) -> Result<(), Refusal> {
     let text = |name| headers.get(name).map(|value: &header::HeaderValue| value.to_str().unwrap_or_default());
-    let ours = |host: &str| {
-        let name = host
-            .rsplit_once(':')
-            .map_or(host, |(name, port)| if port.bytes().all(|b| b.is_ascii_digit()) { name } else { host });
-        matches!(name, "localhost" | "127.0.0.1" | "[::1]") || host == state.bound.to_string()
+    let Some(host) = text(header::HOST).filter(|host| is_no_name(host)) else {
+        return Err(Refusal::new(ErrorCode::Forbidden, "this `Host` is not one of this node's names")
+            .hint("call it by `localhost` or by its address"));
     };
-    if !text(header::HOST).is_some_and(ours) {
-        return Err(Refusal::new(ErrorCode::Forbidden, "this `Host` is not one of this node's names"));
-    }
-    let foreign = |origin: &str| !origin.split_once("://").is_some_and(|(_, host)| ours(host));
+    let foreign = |origin: &str| origin.split_once("://").is_none_or(|(_, page)| page != host);
     if text(header::ORIGIN).is_some_and(foreign) {
         return Err(Refusal::new(ErrorCode::Forbidden, "this `Origin` may not call this node"));
     }
     Ok(())
 }
 
-async fn caller(headers: &HeaderMap, state: &State) -> Result<Caller, Refusal> {
+/// An address, or `localhost`: nobody can make such a `Host` lead here from a name of their own.
+fn is_no_name(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok()
+}
+
+/// Who holds which token; asked again where an answer takes long.
+#[derive(Debug, Clone)]
+pub(crate) struct Holder {
+    pub(crate) secret_hash: String,
+    pub(crate) token: TokenLine,
+}
+
+async fn holder(headers: &HeaderMap, state: &State) -> Result<Holder, Refusal> {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let secret = given.and_then(|given| given.strip_prefix("Bearer ")).map(str::trim);
-    let Some(hash) = secret.map(secret_hash) else {
+    let Some(secret_hash) = secret.map(secret_hash) else {
         return Err(Refusal::new(ErrorCode::Unauthorized, "this takes a token")
             .hint("send `Authorization: Bearer cis_…`; `cis token create` makes one"));
     };
     let now = state.node.now();
     // Looked up by the hash of 256 random bits: how long that takes tells nobody anything about the secret.
+    let hash = secret_hash.clone();
     let token = state.reads.read(move |reader| Ok(reader.token(&hash)?)).await?;
     match token {
-        Some(token) if token.is_good(now) => Ok(token.caller),
+        Some(token) if token.is_good(now) => Ok(Holder { secret_hash, token }),
         Some(_) => Err(Refusal::new(ErrorCode::Unauthorized, "this token was revoked or has run out")),
         None => Err(Refusal::new(ErrorCode::Unauthorized, "nobody has this token")),
     }

@@ -19,7 +19,7 @@ mod route;
 mod say;
 pub mod table;
 
-use std::net::SocketAddr;
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +28,9 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use reads::Reads;
+
+/// How long requests under way have to end when the node shuts down.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
 
 /// How a node serves.
 #[derive(Debug, Clone)]
@@ -42,7 +45,6 @@ struct State {
     node: Node,
     reads: Reads,
     options: Arc<Options>,
-    bound: SocketAddr,
     /// Becomes true when the node shuts down: whoever waits stops waiting.
     leaving: watch::Receiver<bool>,
 }
@@ -54,10 +56,14 @@ pub async fn serve(
     options: Options,
     leaving: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
-    let bound = listener.local_addr()?;
     let reads = Reads::new(node.clone());
-    let state = State { node, reads, options: Arc::new(options), bound, leaving: leaving.clone() };
-    axum::serve(listener, route::router(state)).with_graceful_shutdown(gone(leaving)).await
+    let state = State { node, reads, options: Arc::new(options), leaving: leaving.clone() };
+    let serving = axum::serve(listener, route::router(state)).with_graceful_shutdown(gone(leaving.clone()));
+    tokio::select! {
+        served = serving.into_future() => served,
+        // Whoever does not take its answer keeps nobody from leaving.
+        () = async { gone(leaving).await; tokio::time::sleep(LEAVE_MAX).await } => Ok(()),
+    }
 }
 
 async fn gone(mut leaving: watch::Receiver<bool>) {

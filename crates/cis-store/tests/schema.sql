@@ -163,6 +163,7 @@ CREATE TABLE tokens (
 ) STRICT;
 CREATE INDEX dags_recent ON dags (updated_at);
 CREATE INDEX definitions_expiring ON dag_definitions (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL;
+CREATE INDEX definitions_pending ON dag_definitions (created_at) WHERE status = 'pending';
 CREATE INDEX keys_old ON idempotency_keys (created_at);
 CREATE INDEX runs_due ON dag_runs (deadline) WHERE completed_at IS NULL AND deadline IS NOT NULL;
 CREATE INDEX runs_unfinished ON dag_runs (run_key) WHERE completed_at IS NULL;

@@ -61,7 +61,7 @@ fn an_agent_publishes_a_person_confirms_and_it_runs() {
     );
     assert_eq!((published.status, published.json()["status"].clone()), (201, json!("created")));
     assert_eq!(published.json()["expire_sec"], 86_400);
-    assert_eq!(agent.get("/api/v1/pending").json()["dags"][0]["dag_id"], "backup");
+    assert_eq!(agent.get("/api/v1/pending").json()["pending"][0]["dag_id"], "backup");
     // Whoever publishes does not confirm.
     assert_eq!(agent.post("/api/v1/dag/backup/confirm", "").status, 403);
     let confirmed = owner.post("/api/v1/dag/backup/confirm", "").json();
@@ -111,7 +111,7 @@ fn many_publish_the_same_dag_at_once() {
         let expected = [("created", 1), ("already_exists", half - 1), ("ContentConflict", half)];
         assert_eq!(counts, expected.map(|(said, n)| (said.to_owned(), n)).into());
     }
-    assert_eq!(up.client.get("/api/v1/pending").json()["dags"].as_array().unwrap().len(), 100);
+    assert_eq!(up.client.get("/api/v1/pending").json()["pending"].as_array().unwrap().len(), 100);
     node.assert_sound();
 }
 
@@ -167,7 +167,7 @@ fn a_request_with_a_key_is_done_once() {
     let (one, two) = (refused(1), refused(2));
     assert_eq!((one.status, one.code(), &one.body), (409, "ContentConflict".to_owned(), &two.body));
     assert_eq!(two.header("idempotent-replayed"), Some("true"));
-    assert_eq!(up.client.get("/api/v1/pending").json()["dags"].as_array().unwrap().len(), 100);
+    assert_eq!(up.client.get("/api/v1/pending").json()["pending"].as_array().unwrap().len(), 100);
     node.assert_sound();
 }
 
@@ -267,7 +267,7 @@ fn one_scope_does_not_see_another() {
         assert_eq!(theirs.call(method, &path, &[], "").status, 404, "{method} {path}");
     }
     assert_eq!(theirs.get("/api/v1/dag").json()["dags"], json!([]));
-    assert_eq!(theirs.get("/api/v1/pending").json()["dags"], json!([]));
+    assert_eq!(theirs.get("/api/v1/pending").json()["pending"], json!([]));
     let foreign = json!({"dag_id": "x", "scope": "project-a", "tasks": [{"id": "t", "command": "true"}]});
     assert_eq!(theirs.post("/api/v1/dag/publish", &foreign.to_string()).status, 403);
     // What the other sees of events begins with its own.
@@ -276,9 +276,11 @@ fn one_scope_does_not_see_another() {
         assert_eq!(event["data"]["scope"], "project-b");
         true
     });
-    // A token reaches no further than its maker's.
+    // Whoever sees a part of the node governs no tokens.
     let wider = json!({"identity": "x", "as": "owner"}).to_string();
     assert_eq!(theirs.post("/api/v1/tokens", &wider).status, 403);
+    assert_eq!(theirs.get("/api/v1/tokens").status, 403);
+    assert_eq!(theirs.call("DELETE", "/api/v1/tokens/tok_1", &[], "").status, 403);
 }
 
 #[test]
@@ -300,7 +302,8 @@ fn wrong_requests_hear_what_is_wrong() {
     assert_eq!(up.client.get("/api/v1/dag/d/status?wait=soon").status, 422);
     let wrong_hash = json!({"content_hash": "0".repeat(64)}).to_string();
     assert_eq!(up.client.post("/api/v1/dag/d/confirm", &wrong_hash).status, 404);
-    let browser = [("Origin", "http://localhost:6767"), ("Content-Type", "text/plain")];
+    let own = format!("http://{}", up.client.address);
+    let browser = [("Origin", own.as_str()), ("Content-Type", "text/plain")];
     assert_eq!(up.client.call("POST", "/api/v1/dag/publish", &browser, &dag("e", "true")).status, 422);
     // With a second revision, a decision says which.
     let mut second: Value = serde_json::from_str(&dag("d", "echo two")).unwrap();
@@ -310,11 +313,62 @@ fn wrong_requests_hear_what_is_wrong() {
     assert_eq!(up.client.post("/api/v1/dag/d/confirm", "").status, 422);
     let confirmed = up.client.post("/api/v1/dag/d/confirm", &json!({"content_hash": hash}).to_string());
     assert_eq!((confirmed.status, &confirmed.json()["revision"]), (200, &json!(2)));
+    for query in ["limit=x", "scope=a%20b"] {
+        let wrong = up.client.get(&format!("/api/v1/dag?{query}"));
+        assert_eq!((wrong.status, wrong.code()), (422, "ValidationFailed".to_owned()));
+    }
     // A status that is known already is not said again.
     until_over(&up.client, "d");
     let known = up.client.get("/api/v1/dag/d/status");
     let tag = known.header("etag").unwrap();
     assert_eq!(up.client.call("GET", "/api/v1/dag/d/status", &[("If-None-Match", tag)], "").status, 304);
+}
+
+#[test]
+fn whoever_waits_hears_of_a_rejection() {
+    let node = Node::new();
+    let up = node.up();
+    assert_eq!(up.client.post("/api/v1/dag/publish", &dag("d", "true")).status, 201);
+    let version = up.client.get("/api/v1/dag/d/status").json()["version"].clone();
+    let path = format!("/api/v1/dag/d/status?wait=60s&after={version}");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| up.client.get(&path).json());
+        // By the command line, through the node's socket.
+        node.ok(["dag", "confirm", "d", "--reject"]);
+        assert_eq!(waiting.join().unwrap()["status"], "rejected");
+    });
+}
+
+#[test]
+fn a_revoked_token_hears_no_more() {
+    let node = Node::new();
+    let up = node.up();
+    let agent = up.client.with(&node.token(["a"]));
+    assert_eq!(up.client.post("/api/v1/dag/publish", &dag("one", "true")).status, 201);
+    let listed = node.json(["token", "list"]);
+    let line = listed["tokens"].as_array().unwrap().iter().find(|token| token["identity"] == "a").unwrap();
+    let mut heard = 0;
+    agent.listen(|event| {
+        heard += 1;
+        assert_eq!(event["data"]["dag_id"], "one");
+        node.ok(["token", "revoke", line["token_id"].as_str().unwrap()]);
+        assert_eq!(up.client.post("/api/v1/dag/publish", &dag("two", "true")).status, 201);
+    });
+    assert_eq!(heard, 1);
+}
+
+#[test]
+fn a_follower_who_does_not_read_keeps_nobody_from_leaving() {
+    let node = Node::new();
+    let up = node.up();
+    let _deaf = up.client.deaf();
+    for n in 0..300 {
+        assert_eq!(up.client.post("/api/v1/dag/publish", &dag(&format!("d{n}"), "true")).status, 201);
+    }
+    up.running.signal(Signal::TERM);
+    up.running.wait().code(0);
+    node.wait_idle();
+    node.assert_sound();
 }
 
 #[test]

@@ -41,11 +41,15 @@ impl<S: Store> Coordinator<S> {
             Command::Publish { dag, content_hash, new_revision, by } => {
                 let (key, expires_at) = (None, None);
                 let request = Publish { key, dag: dag.0, content_hash, new_revision, by, now, expires_at };
-                Ok(Reply::Published(self.store.publish(request).await?.plain()?))
+                let published = self.store.publish(request).await?.plain()?;
+                self.look();
+                Ok(Reply::Published(published))
             }
             Command::Settle { definition, content_hash, confirm, by } => {
                 let request = Settle { definition, content_hash, confirm, by, now };
-                Ok(Reply::Settled(self.store.settle(request).await?))
+                let settled = self.store.settle(request).await?;
+                self.look();
+                Ok(Reply::Settled(settled))
             }
             Command::Start(start) => self.start_run(*start, owner).await.map(Reply::Started),
             Command::Attach { run } => {
@@ -68,7 +72,10 @@ impl<S: Store> Coordinator<S> {
                 Ok(Reply::Token(fresh))
             }
             Command::RevokeToken { token_id } => {
-                Ok(Reply::Revoked(self.store.revoke_token(token_id, now).await?))
+                let revoked = self.store.revoke_token(token_id, now).await?;
+                // Whoever still listens with it hears that something happened, and no more.
+                self.look();
+                Ok(Reply::Revoked(revoked))
             }
             Command::Hello => Ok(Reply::Hello(About {
                 pid: std::process::id(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, Query, State as Has};
+use axum::extract::{Path, State as Has};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use cis_core::access::Caller;
@@ -21,17 +21,17 @@ use cis_store::sqlite::reader::{DagLine, RunLine, TaskLine};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Asked, DEFINITION_BYTES_MAX, InScope, mark_replayed, wait};
+use super::{Args, Asked, InScope, mark_replayed, wait};
 use crate::State;
 use crate::say::{No, Said, not_found, yes};
 
 /// Lines of one answer, unless asked for fewer.
 const LIMIT: u32 = 100;
-const LIMIT_MAX: u32 = 1_000;
+pub(super) const LIMIT_MAX: u32 = 1_000;
 
 /// `POST /api/v1/dag/publish`: the body is a DAG; `revision: true` beside it asks for a new revision.
 pub(super) async fn publish(Has(state): Has<State>, asked: Asked) -> Said {
-    asked.check_kind(DEFINITION_BYTES_MAX)?;
+    asked.check_kind()?;
     let caller = &asked.caller;
     let (definition, new_revision) = without_revision(&asked.body);
     let scope = match caller.scopes.as_deref() {
@@ -86,14 +86,16 @@ fn say_published(state: &State, published: &Published) -> Response {
 
 /// The definition alone, and whether it was asked for as a new revision.
 fn without_revision(body: &[u8]) -> (Vec<u8>, bool) {
-    match serde_json::from_slice::<Value>(body) {
-        Ok(Value::Object(mut object)) => match object.remove("revision") {
-            Some(Value::Bool(wanted)) => (Value::Object(object).to_string().into_bytes(), wanted),
-            // Not ours to judge: the parser knows what to say of it.
-            _ => (body.to_vec(), false),
-        },
-        _ => (body.to_vec(), false),
+    #[derive(Deserialize)]
+    struct Wish {
+        revision: Option<bool>,
     }
+    // What is wrong with it is not ours to judge: the parser knows what to say.
+    let as_it_is = || (body.to_vec(), false);
+    let Ok(Wish { revision: Some(wanted) }) = serde_json::from_slice(body) else { return as_it_is() };
+    let Ok(Value::Object(mut object)) = serde_json::from_slice(body) else { return as_it_is() };
+    object.remove("revision");
+    (Value::Object(object).to_string().into_bytes(), wanted)
 }
 
 fn invalid(problems: &Value) -> Refusal {
@@ -114,7 +116,7 @@ struct Decision {
 pub(super) async fn confirm(
     Has(state): Has<State>,
     Path(id): Path<String>,
-    Query(scope): Query<InScope>,
+    Args(scope): Args<InScope>,
     asked: Asked,
 ) -> Said {
     decide(&state, id, scope, &asked, true).await
@@ -124,7 +126,7 @@ pub(super) async fn confirm(
 pub(super) async fn reject(
     Has(state): Has<State>,
     Path(id): Path<String>,
-    Query(scope): Query<InScope>,
+    Args(scope): Args<InScope>,
     asked: Asked,
 ) -> Said {
     decide(&state, id, scope, &asked, false).await
@@ -195,7 +197,7 @@ pub(super) async fn status(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    Query(query): Query<StatusQuery>,
+    Args(query): Args<StatusQuery>,
     headers: HeaderMap,
 ) -> Said {
     let wait = wait(query.wait.as_deref())?;
@@ -236,7 +238,7 @@ pub(super) async fn status(
     Ok(response)
 }
 
-/// Where a DAG stands: its latest run, or its latest revision. The version grows with every change that shows.
+/// Where a DAG stands: its latest run, or its latest revision.
 fn stands(reader: &Reader, caller: &Caller, id: &str, scope: Option<&Scope>) -> Result<Value, Refusal> {
     let dag = find(reader, caller, id, scope)?;
     let latest = reader.revisions(dag.key)?.into_iter().next();
@@ -246,7 +248,6 @@ fn stands(reader: &Reader, caller: &Caller, id: &str, scope: Option<&Scope>) -> 
         told["content_hash"] = json!(revision.content_hash);
         told["revision_status"] = json!(revision.status);
         told["published_by"] = json!(revision.created_by);
-        told["version"] = json!(revision.revision);
     }
     let run = match dag.latest_run {
         Some(number) => reader.run_by_number(dag.key, number)?,
@@ -258,13 +259,20 @@ fn stands(reader: &Reader, caller: &Caller, id: &str, scope: Option<&Scope>) -> 
             told.extend(run);
         }
     }
-    Ok(told)
+    Ok(versioned(told))
+}
+
+/// The same with a number that is another one as soon as anything told is.
+pub(super) fn versioned(mut told: Value) -> Value {
+    // Thirteen hexadecimal digits: as much as every reader of JSON takes for an exact number.
+    let digest = super::hash(told.to_string().as_bytes());
+    told["version"] = json!(digest.get(..13).and_then(|digits| i64::from_str_radix(digits, 16).ok()));
+    told
 }
 
 /// A run and its tasks, as `status` and `runs` show them.
 pub(super) fn run_value(run: &RunLine, tasks: &[TaskLine]) -> Value {
     let done = run.total - run.left;
-    let moved: i64 = tasks.iter().map(|task| task.version.0).sum();
     json!({
         "run_id": run.run_id,
         "run": run.label(),
@@ -275,8 +283,9 @@ pub(super) fn run_value(run: &RunLine, tasks: &[TaskLine]) -> Value {
         "total": run.total,
         "started_at": run.started_at,
         "completed_at": run.completed_at,
+        "cancelled": run.cancelled,
+        "skipped": run.skipped,
         "tasks": tasks,
-        "version": run.version.0 + moved,
     })
 }
 
@@ -291,19 +300,33 @@ pub(super) struct ListQuery {
 pub(super) async fn list(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
-    Query(ListQuery { status, scope, limit }): Query<ListQuery>,
+    Args(ListQuery { status, scope, limit }): Args<ListQuery>,
 ) -> Said {
     let limit = limit.unwrap_or(LIMIT).min(LIMIT_MAX);
     let look = move |reader: &Reader| {
-        let found = reader.dags(status.as_deref(), scope.as_ref().map(Scope::as_str), LIMIT_MAX)?;
-        Ok(found.into_iter().filter(|dag| caller.sees(&dag.scope)).take(limit as usize).collect::<Vec<_>>())
+        let scopes: Vec<Option<Scope>> = match (scope, &caller.scopes) {
+            (Some(asked), _) => vec![Some(asked)],
+            (None, Some(scopes)) => scopes.iter().cloned().map(Some).collect(),
+            (None, None) => vec![None],
+        };
+        let mut found = Vec::new();
+        for scope in scopes.into_iter().filter(|scope| scope.as_ref().is_none_or(|scope| caller.sees(scope)))
+        {
+            found.extend(reader.dags(status.as_deref(), scope.as_ref().map(Scope::as_str), limit)?);
+        }
+        found.sort_by_key(|dag| std::cmp::Reverse(dag.updated_at));
+        found.truncate(limit as usize);
+        Ok(found)
     };
     let dags = state.reads.read(look).await?;
     Ok(yes(StatusCode::OK, json!({"dags": dags})))
 }
 
 /// `GET /api/v1/pending`: what waits for a person.
-pub(super) async fn pending(has: Has<State>, caller: Extension<Caller>) -> Said {
-    let status = Some("pending".to_owned());
-    list(has, caller, Query(ListQuery { status, scope: None, limit: Some(LIMIT_MAX) })).await
+pub(super) async fn pending(Has(state): Has<State>, Extension(caller): Extension<Caller>) -> Said {
+    let look = move |reader: &Reader| {
+        let found = reader.pending()?.into_iter().filter(|request| caller.sees(&request.scope));
+        Ok(found.take(LIMIT_MAX as usize).collect::<Vec<_>>())
+    };
+    Ok(yes(StatusCode::OK, json!({"pending": state.reads.read(look).await?})))
 }

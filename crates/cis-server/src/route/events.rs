@@ -1,23 +1,30 @@
 //! Following along: server-sent events, resumable from any position without gap or repeat.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::{Query, State as Has};
+use axum::extract::State as Has;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Position;
-use cis_store::sqlite::LogLine;
+use cis_engine::coordinator::handle::next_look;
+use cis_store::sqlite::{LogLine, Reader};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::Args;
 use crate::State;
+use crate::door::Holder;
 use crate::say::Said;
+
+/// The log is looked at no more often than this, however much happens.
+const TICK: Duration = Duration::from_millis(20);
 
 /// Events read at once, and events that may wait for a slow follower before it is read no further.
 const BATCH: u32 = 256;
@@ -36,8 +43,8 @@ pub(super) struct Filter {
 /// `GET /api/v1/events`: from `Last-Event-ID` on, or from now.
 pub(super) async fn follow(
     Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
-    Query(filter): Query<Filter>,
+    Extension(holder): Extension<Holder>,
+    Args(filter): Args<Filter>,
     headers: HeaderMap,
 ) -> Said {
     let last = match headers.get("last-event-id") {
@@ -51,35 +58,52 @@ pub(super) async fn follow(
         None => state.reads.read(|reader| Ok(reader.last_position()?)).await?,
     };
     let (to, events) = mpsc::channel(AHEAD);
-    tokio::spawn(tell(state, caller, filter, from, to));
+    tokio::spawn(tell(state, holder, filter, from, to));
     Ok(Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::default()).into_response())
 }
 
 async fn tell(
     state: State,
-    caller: Caller,
+    holder: Holder,
     filter: Filter,
     mut from: Position,
     to: mpsc::Sender<Result<Event, Infallible>>,
 ) {
     let mut changes = state.node.changes();
     loop {
-        changes.mark_unchanged();
-        let Ok(lines) = state.reads.read(move |reader| Ok(reader.log(from, BATCH)?)).await else { return };
+        let seen = *changes.borrow_and_update();
+        let (hash, now) = (holder.secret_hash.clone(), state.node.now());
+        let look = move |reader: &Reader| Ok((reader.token(&hash)?, reader.log(from, BATCH)?));
+        let Ok((token, lines)) = state.reads.read(look).await else { return };
+        // Whoever may no longer call hears no more.
+        let Some(token) = token.filter(|token| token.is_good(now)) else { return };
         let more = lines.len() == BATCH as usize;
         for line in lines {
             from = line.position;
-            if filter.wants(&caller, &line) && to.send(Ok(event(&line))).await.is_err() {
+            if !filter.wants(&token.caller, &line) {
+                continue;
+            }
+            let gone = crate::gone(state.leaving.clone());
+            let sent =
+                tokio::select! { sent = to.send(Ok(event(&line))) => sent.is_ok(), () = gone => false };
+            if !sent {
                 return;
             }
         }
         if more {
             continue;
         }
+        let runs_out = async {
+            match token.expires_at {
+                Some(at) => tokio::time::sleep(Duration::from_millis(at.since(now).0)).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return },
+            looks = next_look(&mut changes, seen, TICK) => if !looks { return },
             () = crate::gone(state.leaving.clone()) => return,
             () = to.closed() => return,
+            () = runs_out => return,
         }
     }
 }

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{FromRequest, Request, State as Has};
+use axum::extract::{FromRequest, FromRequestParts, Query, Request, State as Has};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
@@ -94,8 +95,10 @@ impl FromRequest<State> for Asked {
         let (parts, body) = request.into_parts();
         let caller = parts.extensions.get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Refusal::new(ErrorCode::Unauthorized, "this takes a token"))?;
-        let body = axum::body::to_bytes(body, DEFINITION_BYTES_MAX).await.map_err(|_| {
-            let why = format!("the body is over {DEFINITION_BYTES_MAX} bytes, or broke off");
+        let is_definition = parts.uri.path().ends_with("/publish");
+        let bytes_max = if is_definition { DEFINITION_BYTES_MAX } else { BODY_BYTES_MAX };
+        let body = axum::body::to_bytes(body, bytes_max).await.map_err(|_| {
+            let why = format!("the body is over {bytes_max} bytes, or broke off");
             Refusal::new(ErrorCode::PayloadTooLarge, why)
         })?;
         Ok(Self { caller, method: parts.method, uri: parts.uri, headers: parts.headers, body })
@@ -112,7 +115,9 @@ impl Asked {
             let why = format!("an `Idempotency-Key` is 1 to {KEY_MAX} visible characters");
             return Err(Refusal::new(ErrorCode::ValidationFailed, why));
         };
-        let request = [self.method.as_str().as_bytes(), self.uri.to_string().as_bytes(), &self.body].join(&0);
+        // What a name means depends on what the caller may see.
+        let head = format!("{} {} {:?}", self.method, self.uri, self.caller.scopes);
+        let request = [head.as_bytes(), &self.body].join(&0);
         Ok(Some(IdempotencyKey {
             caller: self.caller.identity.clone(),
             key: key.to_owned(),
@@ -122,7 +127,7 @@ impl Asked {
 
     /// The body as JSON; an empty one counts as `{}`.
     fn json<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
-        self.check_kind(BODY_BYTES_MAX)?;
+        self.check_kind()?;
         let body: &[u8] = if self.body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &self.body };
         serde_json::from_slice(body).map_err(|e| {
             Refusal::new(ErrorCode::ValidationFailed, format!("the body is not what this call takes: {e}"))
@@ -130,11 +135,7 @@ impl Asked {
     }
 
     /// Is it a body that may be read? What comes from a browser must say that it is JSON.
-    fn check_kind(&self, bytes_max: usize) -> Result<(), Refusal> {
-        if self.body.len() > bytes_max {
-            let why = format!("a body of {} bytes; {bytes_max} is the most", self.body.len());
-            return Err(Refusal::new(ErrorCode::PayloadTooLarge, why));
-        }
+    fn check_kind(&self) -> Result<(), Refusal> {
         let from_browser =
             self.headers.contains_key(header::ORIGIN) || self.headers.contains_key(header::COOKIE);
         let kind = self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -156,6 +157,21 @@ fn mark_replayed(mut response: Response, replayed: bool) -> Response {
         response.headers_mut().insert("idempotent-replayed", header::HeaderValue::from_static("true"));
     }
     response
+}
+
+/// What a query says; what it says wrong is told like everything else.
+struct Args<T>(T);
+
+impl<T: DeserializeOwned> FromRequestParts<State> for Args<T> {
+    type Rejection = No;
+
+    async fn from_request_parts(parts: &mut Parts, _: &State) -> Result<Self, No> {
+        let query = Query::<T>::try_from_uri(&parts.uri);
+        query.map(|Query(args)| Self(args)).map_err(|e| {
+            Refusal::new(ErrorCode::ValidationFailed, format!("the query does not fit: {}", e.body_text()))
+                .into()
+        })
+    }
 }
 
 /// A scope as a query names it.

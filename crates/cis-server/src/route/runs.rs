@@ -10,7 +10,8 @@ use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::RunLine;
 use serde_json::json;
 
-use super::dags::run_value;
+use super::Asked;
+use super::dags::{LIMIT_MAX, run_value, versioned};
 use crate::State;
 use crate::say::{Said, not_found, yes};
 
@@ -30,10 +31,10 @@ pub(super) async fn show(
 ) -> Said {
     let look = move |reader: &Reader| {
         let run = find(reader, &caller, &id)?;
-        let mut told = run_value(&run, &reader.tasks(&run, &[], u32::MAX)?);
+        let mut told = run_value(&run, &reader.tasks(&run, &[], LIMIT_MAX)?);
         told["dag_id"] = json!(run.dag_id);
         told["scope"] = json!(run.scope);
-        Ok(told)
+        Ok(versioned(told))
     };
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
@@ -46,17 +47,15 @@ pub(super) async fn tasks(
 ) -> Said {
     let look = move |reader: &Reader| {
         let run = find(reader, &caller, &id)?;
-        Ok(reader.tasks(&run, &[], u32::MAX)?)
+        Ok(reader.tasks(&run, &[], LIMIT_MAX)?)
     };
     Ok(yes(StatusCode::OK, json!({"tasks": state.reads.read(look).await?})))
 }
 
 /// `POST /api/v1/runs/{run}/cancel`.
-pub(super) async fn cancel(
-    Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> Said {
+pub(super) async fn cancel(Has(state): Has<State>, Path(id): Path<String>, asked: Asked) -> Said {
+    asked.check_kind()?;
+    let caller = asked.caller;
     let run = state.reads.read(move |reader| find(reader, &caller, &id)).await?;
     let status = state.node.stop(run.key, false).await?;
     Ok(yes(StatusCode::OK, json!({"run_id": run.run_id, "status": status})))

@@ -54,6 +54,19 @@ pub struct RevisionLine {
     pub expires_at: Option<Timestamp>,
 }
 
+/// A revision that waits for a decision.
+#[derive(Debug, Clone, Serialize)]
+pub struct PendingLine {
+    pub dag_id: DagId,
+    pub scope: Scope,
+    pub revision: Revision,
+    pub content_hash: String,
+    pub tasks: u32,
+    pub published_by: String,
+    pub published_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+}
+
 /// A run as `runs` and `status` show it.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunLine {
@@ -233,6 +246,29 @@ impl Reader {
                     tasks: row.get(4)?,
                     created_by: row.get(5)?,
                     created_at: Timestamp(row.get(6)?),
+                    expires_at: row.get::<_, Option<i64>>(7)?.map(Timestamp),
+                })
+            },
+        )
+    }
+
+    /// Every revision that waits for a decision, the longest waiting first.
+    pub fn pending(&self) -> Answer<Vec<PendingLine>> {
+        self.collect(
+            "SELECT d.dag_id, d.scope, f.revision, f.content_hash, f.tasks_count, f.created_by, f.created_at,
+                    f.expires_at
+             FROM dag_definitions f INDEXED BY definitions_pending JOIN dags d USING (dag_key)
+             WHERE f.status = 'pending' ORDER BY f.created_at",
+            [],
+            |row| {
+                Ok(PendingLine {
+                    dag_id: parsed(row, 0, |t| t.parse().ok())?,
+                    scope: parsed(row, 1, |t| t.parse().ok())?,
+                    revision: Revision(row.get(2)?),
+                    content_hash: row.get(3)?,
+                    tasks: row.get(4)?,
+                    published_by: row.get(5)?,
+                    published_at: Timestamp(row.get(6)?),
                     expires_at: row.get::<_, Option<i64>>(7)?.map(Timestamp),
                 })
             },

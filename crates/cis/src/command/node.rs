@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cis_core::access::{Caller, Preset};
@@ -11,6 +12,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_engine::context::Context;
 use cis_engine::node::{Host, Node};
 use cis_engine::system::user;
+use cis_engine::token::secret_hash;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -38,7 +40,15 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     let context = Context::of_node(&setup.config.env_pass.value, &USUAL, setup.skill_dirs(&[], &here));
     let host = Host::open(setup.options()?, context)?;
     let token = runtime.block_on(owner_token(host.node()))?;
-    let leaving = signals()?;
+    let (leave, leaving) = watch::channel(false);
+    let leave = Arc::new(leave);
+    listen_for_signals(leave.clone())?;
+    let mut changes = host.node().changes();
+    runtime.spawn(async move {
+        while changes.changed().await.is_ok() {}
+        // Without its loop a node is none: whoever started it should know.
+        leave.send_replace(true);
+    });
     anstream::println!("cis node on http://{bound}");
     anstream::eprintln!("data directory: {}", setup.config.data_dir.value.display());
     anstream::eprintln!("owner's token:  {}", token.display());
@@ -51,26 +61,31 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     Ok(0)
 }
 
-/// Becomes true with SIGINT or SIGTERM.
-fn signals() -> Result<watch::Receiver<bool>, Failure> {
-    let (say, leaving) = watch::channel(false);
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
-        .map_err(|e| unable("listen for signals", &e))?;
-    std::thread::Builder::new()
-        .name("cis-signals".into())
-        .spawn(move || {
-            if signals.forever().next().is_some() {
-                say.send_replace(true);
+/// SIGINT or SIGTERM lets what is under way end; a second one does not wait for it.
+fn listen_for_signals(leave: Arc<watch::Sender<bool>>) -> Result<(), Failure> {
+    let unable = |e: std::io::Error| unable("listen for signals", &e);
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(unable)?;
+    let thread = std::thread::Builder::new().name("cis-signals".into());
+    let listening = thread.spawn(move || {
+        for (nth, _) in signals.forever().enumerate() {
+            leave.send_replace(true);
+            if nth > 0 {
+                std::process::exit(130);
             }
-        })
-        .map_err(|e| unable("listen for signals", &e))?;
-    Ok(leaving)
+        }
+    });
+    listening.map(drop).map_err(unable)
 }
 
 /// Where the owner's token is; made at the first start.
 async fn owner_token(node: &Node) -> Result<std::path::PathBuf, Failure> {
     let path = node.options().data_dir.admin_token();
-    if !path.exists() {
+    let known = std::fs::read_to_string(&path).ok().map(|secret| secret_hash(secret.trim()));
+    let token = match known {
+        Some(hash) => node.reader()?.token(&hash)?,
+        None => None,
+    };
+    if !token.is_some_and(|token| token.is_good(node.now())) {
         let owner = Caller::preset(user(), Preset::Owner, None);
         let token = node.create_token(owner, "cis", None).await?;
         write_secret(&path, &token.secret).map_err(|e| unable("write the owner's token", &e))?;
@@ -79,9 +94,13 @@ async fn owner_token(node: &Node) -> Result<std::path::PathBuf, Failure> {
 }
 
 fn write_secret(path: &Path, secret: &str) -> std::io::Result<()> {
-    let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)?;
+    // Whole or not at all: an empty file would lock the owner out.
+    let new = path.with_extension("new");
+    let mut file =
+        std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
     writeln!(file, "{secret}")?;
-    file.sync_all()
+    file.sync_all()?;
+    std::fs::rename(new, path)
 }
 
 fn unable(what: &str, e: &std::io::Error) -> Failure {

@@ -99,6 +99,24 @@ impl Client {
         BufReader::new(stream)
     }
 
+    /// Follows events from the beginning until the node ends the stream.
+    pub fn listen(&self, mut hear: impl FnMut(Value)) {
+        let mut stream = self.deaf();
+        assert_eq!(head(&mut stream).0, 200);
+        for line in stream.lines() {
+            if let Some(data) = line.unwrap().strip_prefix("data: ") {
+                hear(serde_json::from_str(data).unwrap());
+            }
+        }
+    }
+
+    /// Asks for events and never reads them.
+    pub fn deaf(&self) -> BufReader<TcpStream> {
+        let bearer = format!("Bearer {}", self.token);
+        let headers = [("Authorization", bearer.as_str())];
+        self.send("GET", "/api/v1/events?after=0", &self.address, &headers, "")
+    }
+
     /// Follows events after `last`, until `enough` says so of an id and its data; then cuts the connection.
     pub fn follow(&self, last: Option<u64>, mut enough: impl FnMut(u64, Value) -> bool) {
         let bearer = format!("Bearer {}", self.token);

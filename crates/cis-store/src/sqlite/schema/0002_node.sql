@@ -13,6 +13,9 @@ CREATE TABLE tokens (
     revoked_at   INTEGER
 ) STRICT;
 
+-- What waits for a person.
+CREATE INDEX definitions_pending ON dag_definitions (created_at) WHERE status = 'pending';
+
 -- Requests that were answered: the same one again gets the same answer.
 CREATE TABLE idempotency_keys (
     caller       TEXT    NOT NULL,
