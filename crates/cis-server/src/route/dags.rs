@@ -164,7 +164,7 @@ fn say_decided(decided: &Decided) -> Response {
     if let Some(run) = run {
         told["run_id"] = json!(run.run_id);
         told["run"] = json!(format!("{dag_id}#{}", run.number));
-        told["message"] = json!(format!("{dag_id}#{} started with {tasks} tasks", run.number));
+        told["message"] = json!(format!("{dag_id}#{} has started, tasks: {tasks}", run.number));
     }
     yes(StatusCode::OK, told)
 }

@@ -1,4 +1,4 @@
-//! The embedded store: one SQLite file, one thread that writes, any number of read-only snapshots.
+//! The embedded store: one SQLite file, one connection that writes, any number of read-only snapshots.
 //!
 //! ```text
 //!  SqliteStore (handle) ──bounded queue──► writer thread: BEGIN IMMEDIATE
