@@ -30,7 +30,6 @@ pub enum ErrorCode {
     /// Somebody we know who may not do this.
     Forbidden,
     PayloadTooLarge,
-    RateLimited,
     /// Designed, not built yet.
     NotYetSupported,
     /// The store, the coordinator or the runner cannot be reached or used.

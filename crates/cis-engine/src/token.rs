@@ -40,5 +40,10 @@ pub(crate) fn make(
 
 /// What the store knows a secret by.
 pub fn secret_hash(secret: &str) -> String {
-    Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    sha256_hex(secret.as_bytes())
+}
+
+/// SHA-256, in hex.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -15,6 +15,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, Scope};
 use cis_core::source::Millis;
 use cis_engine::skill::{self, SkillPath};
+use cis_engine::token::sha256_hex;
 use cis_store::port::{Decide, Decided, Once, Publish, Published};
 use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::{DagLine, RunLine, TaskLine};
@@ -265,7 +266,7 @@ fn stands(reader: &Reader, caller: &Caller, id: &str, scope: Option<&Scope>) -> 
 /// The same with a number that is another one as soon as anything told is.
 pub(super) fn versioned(mut told: Value) -> Value {
     // Thirteen hexadecimal digits: as much as every reader of JSON takes for an exact number.
-    let digest = super::hash(told.to_string().as_bytes());
+    let digest = sha256_hex(told.to_string().as_bytes());
     told["version"] = json!(digest.get(..13).and_then(|digits| i64::from_str_radix(digits, 16).ok()));
     told
 }

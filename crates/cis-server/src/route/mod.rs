@@ -26,6 +26,7 @@ use cis_core::access::Caller;
 use cis_core::dag::parse::duration;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Scope;
+use cis_engine::token::sha256_hex;
 use cis_store::port::IdempotencyKey;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -121,7 +122,7 @@ impl Asked {
         Ok(Some(IdempotencyKey {
             caller: self.caller.identity.clone(),
             key: key.to_owned(),
-            request_hash: hash(&request),
+            request_hash: sha256_hex(&request),
         }))
     }
 
@@ -144,11 +145,6 @@ impl Asked {
         }
         Ok(())
     }
-}
-
-fn hash(bytes: &[u8]) -> String {
-    use sha2::{Digest, Sha256};
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Says that an answer had been given before.

@@ -237,7 +237,6 @@ impl From<Refusal> for Failure {
             ErrorCode::Unauthorized
             | ErrorCode::Forbidden
             | ErrorCode::PayloadTooLarge
-            | ErrorCode::RateLimited
             | ErrorCode::Unavailable
             | ErrorCode::Internal => 1,
         };
