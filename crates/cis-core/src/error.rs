@@ -12,6 +12,8 @@ pub enum ErrorCode {
     ContentConflict,
     /// The thing is not in a state that allows this.
     InvalidTransition,
+    /// Somebody else holds it.
+    AlreadyClaimed,
     /// A stale fence, or a lease that ran out.
     LeaseExpired,
     /// A definition or a request with faults; details list them all.

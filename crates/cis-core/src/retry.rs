@@ -39,6 +39,16 @@ impl Default for Retry {
     }
 }
 
+/// How often somebody else may take over a task whose holder went silent, where its definition does not say.
+pub static TAKEOVERS: Retry = Retry {
+    max: 3,
+    backoff: Backoff::Fixed,
+    initial: Millis(0),
+    cap: Millis(0),
+    jitter: false,
+    on_exit_codes: Vec::new(),
+};
+
 /// Why an attempt did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

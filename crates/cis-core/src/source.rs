@@ -29,6 +29,24 @@ impl Timestamp {
     }
 }
 
+/// Milliseconds since this machine started, time asleep included. Leases are measured by it: no clock that people set
+/// moves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BootTime(pub i64);
+
+impl BootTime {
+    /// This moment and `span` later.
+    pub fn after(self, span: Millis) -> Self {
+        Self(self.0.saturating_add_unsigned(span.0))
+    }
+
+    /// How long after `earlier` this is; zero if it is not after.
+    pub fn since(self, earlier: Self) -> Millis {
+        Millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
 impl fmt::Display for Millis {
     /// `350ms`, `4.2s`, `3m 05s`, `2h 10m`: what a person wants to read.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,6 +64,8 @@ impl fmt::Display for Millis {
 pub trait Clock: Send + Sync {
     /// The present moment.
     fn now(&self) -> Timestamp;
+    /// The present moment, by the clock nobody sets.
+    fn since_boot(&self) -> BootTime;
 }
 
 /// Makes unpredictable numbers.

@@ -12,7 +12,7 @@ use cis_core::id::{Scope, TaskIx};
 use cis_core::retry::{Backoff, Retry};
 use cis_core::source::Millis;
 use definitions_support::{FORMATS, WRAPPERS, render, wrap};
-use proptest::collection::{btree_map, vec};
+use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -80,21 +80,28 @@ prop_compose! {
         grace in option::of(millis()), env in btree_map("[A-BD-Z][A-Z0-9_]{0,6}", text(), 0..3),
         workdir in option::of("[a-z/]{1,9}"), target_node in option::of("[a-z]{1,9}"),
     ) -> More {
-        More { name, description, when, retry, timeout, queue_timeout, grace, env, workdir, target_node }
+        let needs = Vec::new();
+        More { name, description, when, retry, timeout, queue_timeout, grace, env, workdir, target_node, needs }
     }
 }
 
 prop_compose! {
     fn task()(
-        shell in any::<bool>(), command in text(), skill in "[a-z]{3,9}x", input in option::of(value()),
+        kind in 0..3_u8, command in text(), needs in btree_set("[a-z]{1,5}", 0..3), skill in "[a-z]{3,9}x", input in option::of(value()),
         run_if in prop::sample::select(RunIf::WORDS.to_vec()), priority in -5_i32..5, idempotent in any::<bool>(),
-        detach in any::<bool>(), debt_ignorable in any::<bool>(), more in more(),
+        detach in any::<bool>(), debt_ignorable in any::<bool>(), mut more in more(),
     ) -> Task {
-        let kind = if shell {
-            Kind::Shell { command: command.into() }
-        } else {
-            Kind::Skill(Box::new(SkillCall { skill, input: input.unwrap_or_default() }))
+        let input = input.unwrap_or_default();
+        let external = kind == 2;
+        let kind = match kind {
+            0 => Kind::Shell { command: command.into() },
+            1 => Kind::Skill(Box::new(SkillCall { skill, input })),
+            _ => Kind::External { input: Box::new(input) },
         };
+        let detach = detach && !external;
+        if external {
+            more = More { needs: needs.into_iter().collect(), env: Default::default(), workdir: None, grace: None, ..more };
+        }
         let more = (more != More::default()).then(|| Box::new(more));
         Task {
             id: "later".parse().unwrap(), kind, depends_on: Box::default(), run_if: run_if.1, priority, idempotent, detach,
@@ -190,6 +197,12 @@ impl Spelling {
                     _ => {}
                 }
             }
+            Kind::External { input } => {
+                map.insert(self.pick(&["type", "kind"]).to_owned(), json!("external"));
+                if !input.is_null() {
+                    map.insert(self.pick(&["input", "params", "with"]).to_owned(), (**input).clone());
+                }
+            }
             Kind::Skill(call) => {
                 map.insert("skill".to_owned(), json!(call.skill));
                 self.default(&mut map, "type", json!("skill"), true);
@@ -217,6 +230,10 @@ impl Spelling {
         put(&mut map, "when", &more.when);
         put(&mut map, self.pick(&["workdir", "cwd"]), &more.workdir);
         put(&mut map, "target_node", &more.target_node);
+        if !more.needs.is_empty() {
+            let needs = more.needs.iter().rev().chain(&more.needs).collect::<Vec<_>>();
+            map.insert("needs".to_owned(), json!(needs));
+        }
         self.span(&mut map, "timeout", more.timeout);
         self.span(&mut map, "queue_timeout", more.queue_timeout);
         self.span(&mut map, "grace", more.grace);

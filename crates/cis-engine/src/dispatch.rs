@@ -67,6 +67,9 @@ impl Dispatch {
                 (vec!["/bin/sh".to_owned(), "-c".to_owned(), command.to_string()], None)
             }
             Kind::Skill(call) => self.skill(claim, call, context, &scene, &mut env)?,
+            Kind::External { .. } => {
+                return Err("others claim external tasks: none is started here".to_owned());
+            }
         };
         self.cookies(claim, &mut env);
         let key = AttemptKey { execution: claim.execution.0, fence: claim.fence.0 };
@@ -148,7 +151,7 @@ fn fill(text: &str, scene: &impl Deref<Target = Scene>, name: &str) -> Result<St
 }
 
 /// What a task's templates see.
-fn scene(claim: &Claimed) -> Scene {
+pub(crate) fn scene(claim: &Claimed) -> Scene {
     let tasks = claim.upstream.iter().map(|(id, outputs)| (id.clone(), json!({"outputs": outputs})));
     Scene {
         params: claim.run.params.clone(),

@@ -21,6 +21,7 @@
 //! | [`server`], [`client`] | commands over `cis.sock` |
 //! | [`session`] | being the coordinator, or talking to whoever is |
 //! | [`node`] | a coordinator that stays, for whoever serves others |
+//! | [`work`], `desk` | tasks that others work on, and where they wait for them |
 //! | [`select`] | which tasks a new run runs, carries over or leaves |
 //! | [`context`] | the environment and directory a run starts its tasks in |
 //! | [`skill`] | finding, describing and pinning skills |
@@ -33,6 +34,7 @@ pub mod command;
 pub mod context;
 pub mod coordinator;
 pub mod data_dir;
+mod desk;
 mod dispatch;
 pub mod node;
 mod report;
@@ -44,3 +46,4 @@ pub mod skill;
 pub mod system;
 pub mod token;
 mod wire;
+pub mod work;

@@ -20,9 +20,11 @@ use tokio::sync::watch;
 use crate::command::{Command, Reply};
 use crate::context::Context;
 use crate::coordinator::{Changes, Handle, Options, SELF};
+use crate::desk::Desk;
 use crate::session::{self, Here};
 use crate::system::System;
 use crate::token::{self, FreshToken};
+use crate::work::Logs;
 
 /// A coordinator in this process, for as long as it lives.
 #[derive(Debug)]
@@ -34,8 +36,10 @@ pub struct Host {
 /// What is reached through it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Node {
-    store: SqliteStore,
-    handle: Handle,
+    pub(crate) store: SqliteStore,
+    pub(crate) handle: Handle,
+    pub(crate) desk: Desk,
+    pub(crate) logs: Logs,
     options: Options,
     /// Where tasks of runs that came over the network start from.
     context: Arc<Context>,
@@ -45,7 +49,8 @@ impl Host {
     /// Becomes the coordinator, waiting for one that is there to go.
     pub fn open(options: Options, context: Context) -> Result<Self, Refusal> {
         let (here, store) = session::wait_and_start(&options)?;
-        let node = Node { store, handle: here.handle(), options, context: Arc::new(context) };
+        let (handle, desk, logs) = (here.handle(), Desk::default(), Logs::default());
+        let node = Node { store, handle, desk, logs, options, context: Arc::new(context) };
         Ok(Self { here, node })
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cis_core::source::{Clock, Random, Timestamp};
+use cis_core::source::{BootTime, Clock, Random, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// The machine's clock and random numbers.
@@ -14,6 +14,11 @@ impl Clock for System {
     fn now(&self) -> Timestamp {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    fn since_boot(&self) -> BootTime {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        BootTime(now.tv_sec.saturating_mul(1_000).saturating_add(now.tv_nsec / 1_000_000))
     }
 }
 

@@ -57,10 +57,15 @@ pub async fn serve(
     leaving: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
     let reads = Reads::new(node.clone());
+    let claimers = node.clone();
     let state = State { node, reads, options: Arc::new(options), leaving: leaving.clone() };
     let serving = axum::serve(listener, route::router(state)).with_graceful_shutdown(gone(leaving.clone()));
     tokio::select! {
         served = serving.into_future() => served,
+        lost = async { claimers.attend_claimers().await.err() } => {
+            let why = lost.map_or_else(|| "the coordinator is gone".to_owned(), |refusal| refusal.message);
+            Err(std::io::Error::other(why))
+        }
         // Whoever does not take its answer keeps nobody from leaving.
         () = async { gone(leaving).await; tokio::time::sleep(LEAVE_MAX).await } => Ok(()),
     }

@@ -53,6 +53,7 @@ fn status(code: ErrorCode) -> StatusCode {
     match code {
         ErrorCode::ContentConflict
         | ErrorCode::InvalidTransition
+        | ErrorCode::AlreadyClaimed
         | ErrorCode::LeaseExpired
         | ErrorCode::AlreadyExists
         | ErrorCode::AwaitingConfirmation
@@ -82,6 +83,11 @@ fn body(status: StatusCode, told: &Value) -> Response {
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// A refusal as the answer it is.
+pub(crate) fn said_no(refusal: Refusal) -> Response {
+    No::from(refusal).into_response()
 }
 
 /// Nothing here by that name, or nothing the caller may know of.

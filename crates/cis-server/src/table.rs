@@ -15,7 +15,7 @@ pub enum Access {
 }
 
 /// Method, path, and what it takes.
-pub const ROUTES: [(&str, &str, Access); 17] = [
+pub const ROUTES: [(&str, &str, Access); 25] = [
     ("POST", "/api/v1/dag/publish", Access::With(Role::Publish)),
     ("POST", "/api/v1/dag/{id}/confirm", Access::With(Role::Confirm)),
     ("POST", "/api/v1/dag/{id}/reject", Access::With(Role::Confirm)),
@@ -25,6 +25,14 @@ pub const ROUTES: [(&str, &str, Access); 17] = [
     ("GET", "/api/v1/runs/{run}", Access::With(Role::Read)),
     ("GET", "/api/v1/runs/{run}/tasks", Access::With(Role::Read)),
     ("POST", "/api/v1/runs/{run}/cancel", Access::With(Role::Confirm)),
+    ("POST", "/api/v1/tasks", Access::With(Role::Publish)),
+    ("POST", "/api/v1/tasks/claim", Access::With(Role::Work)),
+    ("POST", "/api/v1/tasks/{execution}/heartbeat", Access::With(Role::Work)),
+    ("POST", "/api/v1/tasks/{execution}/progress", Access::With(Role::Work)),
+    ("POST", "/api/v1/tasks/{execution}/log", Access::With(Role::Work)),
+    ("POST", "/api/v1/tasks/{execution}/complete", Access::With(Role::Work)),
+    ("POST", "/api/v1/tasks/{execution}/fail", Access::With(Role::Work)),
+    ("POST", "/api/v1/tasks/{execution}/release", Access::With(Role::Work)),
     ("GET", "/api/v1/events", Access::With(Role::Read)),
     ("GET", "/api/v1/tokens", Access::With(Role::Admin)),
     ("POST", "/api/v1/tokens", Access::With(Role::Admin)),

@@ -12,7 +12,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, Epoch, ExecutionId, Fence, Revision, RunId, RunKey, Scope, TaskIx};
 use cis_core::retry::Failure;
 use cis_core::run::{RunStatus, StopReason};
-use cis_core::source::Timestamp;
+use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -48,8 +48,9 @@ pub type Answer<T> = Result<T, StoreError>;
 
 /// The operations the engine is built on.
 pub trait Store: Send + Sync + 'static {
-    /// Begins a coordinator's life: a higher epoch, and every attempt the store believes is live.
-    fn open_epoch(&self, now: Timestamp) -> impl Future<Output = Answer<Opening>> + Send;
+    /// Begins a coordinator's life: a higher epoch, and every attempt the store believes is live. Leases of an earlier
+    /// boot get one fresh term.
+    fn open_epoch(&self, now: Timestamp, boot: Boot) -> impl Future<Output = Answer<Opening>> + Send;
     /// Publishes a definition; the same content again is the same revision.
     fn publish(&self, request: Publish) -> impl Future<Output = Answer<Once<Published>>> + Send;
     /// Decides about a DAG's latest revision and starts it if that confirms it: one transaction. The same decision
@@ -61,6 +62,18 @@ pub trait Store: Send + Sync + 'static {
     fn start_run(&self, request: StartRun) -> impl Future<Output = Answer<RunRef>> + Send;
     /// Records how attempts ended, lets their dependents go, and claims what is next: one transaction.
     fn advance(&self, request: Advance) -> impl Future<Output = Answer<Advanced>> + Send;
+    /// Claims tasks for somebody outside, under a lease; the same claim again is answered with the same tasks.
+    fn claim_work(&self, request: ClaimWork) -> impl Future<Output = Answer<Vec<Held>>> + Send;
+    /// Extends a lease that is alive.
+    fn heartbeat(
+        &self,
+        holding: Holding,
+        term: Option<Millis>,
+    ) -> impl Future<Output = Answer<Heartbeat>> + Send;
+    /// Notes how far a holder is; changes no state.
+    fn note_progress(&self, holding: Holding, note: Progress) -> impl Future<Output = Answer<()>> + Send;
+    /// Records what a holder's attempt came to; the same result again is the same answer.
+    fn conclude(&self, request: Conclude) -> impl Future<Output = Answer<Once<Concluded>>> + Send;
     /// Commits that a run is to stop, for a reason.
     fn stop_run(
         &self,
@@ -70,8 +83,8 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Answer<RunStatus>> + Send;
     /// Does one bounded chunk of the large steps that are under way.
     fn work(&self, now: Timestamp) -> impl Future<Output = Answer<Worked>> + Send;
-    /// Does what has become due: backoffs over, timeouts, expiries.
-    fn sweep(&self, now: Timestamp) -> impl Future<Output = Answer<Swept>> + Send;
+    /// Does what has become due: backoffs over, timeouts, leases that ran out, expiries.
+    fn sweep(&self, now: Timestamp, since_boot: BootTime) -> impl Future<Output = Answer<Swept>> + Send;
     /// Lets somebody call.
     fn create_token(&self, token: NewToken) -> impl Future<Output = Answer<()>> + Send;
     /// Takes that back; false if there is nothing to take back.
@@ -87,6 +100,13 @@ pub struct Definition {
     pub revision: Revision,
     pub dag: Arc<Dag>,
     pub plan: Plan,
+}
+
+/// Which boot of the machine this is, and how long ago it was.
+#[derive(Debug, Clone)]
+pub struct Boot {
+    pub id: Arc<str>,
+    pub now: BootTime,
 }
 
 /// What a coordinator finds when its life begins.
@@ -337,6 +357,8 @@ pub enum Ending {
     },
     /// Ended because it was told to, or never begun because of that.
     Stopped,
+    /// Given back undone: whoever claims it next has a try of its own.
+    Released,
 }
 
 /// What to claim.
@@ -349,6 +371,8 @@ pub struct Claim {
     pub kinds: Vec<&'static str>,
     /// Scopes it may touch; `None` means any.
     pub scopes: Option<Vec<Scope>>,
+    /// What the claimant can do beyond that: tasks that need more are not for it.
+    pub capabilities: Vec<String>,
 }
 
 /// What an advance did.
@@ -428,4 +452,103 @@ pub struct Started {
     pub execution: ExecutionId,
     pub fence: Fence,
     pub at: Timestamp,
+}
+
+/// A claim by somebody outside.
+#[derive(Debug, Clone)]
+pub struct ClaimWork {
+    /// The caller's name for this claim: asked again with it, the same tasks are answered.
+    pub claim_id: Option<String>,
+    /// Who claims, and must say so in all that follows.
+    pub identity: String,
+    /// What people see as its holder.
+    pub worker: String,
+    pub limit: u32,
+    pub scopes: Option<Vec<Scope>>,
+    pub capabilities: Vec<String>,
+    /// How long the lease lasts without a heartbeat.
+    pub term: Millis,
+    pub now: Timestamp,
+    pub since_boot: BootTime,
+}
+
+/// A task somebody outside holds.
+#[derive(Debug, Clone)]
+pub struct Held {
+    pub claim: Arc<Claimed>,
+    pub term: Millis,
+    pub expires: BootTime,
+    /// What those who held it before said of how far they were, oldest first.
+    pub handoff: Vec<Note>,
+}
+
+/// What a holder said of its progress.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Note {
+    pub attempt_fence: Fence,
+    pub holder: String,
+    pub at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Somebody who says that it holds an attempt.
+#[derive(Debug, Clone)]
+pub struct Holding {
+    pub execution: ExecutionId,
+    pub fence: Fence,
+    pub identity: String,
+    /// What it may know of.
+    pub scopes: Option<Vec<Scope>>,
+    pub now: Timestamp,
+    pub since_boot: BootTime,
+}
+
+/// The answer to a heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeat {
+    pub expires: BootTime,
+    pub term: Millis,
+    /// The task is to stop; the lease was not extended.
+    pub cancel: bool,
+}
+
+/// How far a holder is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    pub percent: Option<f64>,
+    pub note: Option<String>,
+}
+
+/// What a holder's attempt came to.
+#[derive(Debug, Clone)]
+pub struct Conclude {
+    pub key: Option<IdempotencyKey>,
+    pub holding: Holding,
+    pub ending: Ending,
+    pub exit_code: Option<i32>,
+    /// What it says went wrong.
+    pub error: String,
+    pub outputs: Option<Value>,
+    /// The last few KiB it logged.
+    pub output: String,
+    pub log_bytes: u64,
+    /// For the jitter of a retry.
+    pub random: u64,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Concluded {
+    pub execution: ExecutionId,
+    pub task_id: String,
+    pub status: TaskStatus,
+    /// Runs that reached their end in this transaction.
+    #[serde(skip)]
+    pub ended: Vec<RunRef>,
+    /// Something must be swept no later than this.
+    #[serde(skip)]
+    pub next_due: Option<Timestamp>,
 }

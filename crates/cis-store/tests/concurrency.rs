@@ -120,7 +120,14 @@ impl Caller {
 
     fn claim(&self) -> Claim {
         let holder = format!("caller-{}", self.number);
-        Claim { epoch: self.epoch, holder, limit: 3, kinds: vec!["shell"], scopes: None }
+        Claim {
+            epoch: self.epoch,
+            holder,
+            limit: 3,
+            kinds: vec!["shell"],
+            scopes: None,
+            capabilities: Vec::new(),
+        }
     }
 
     /// Claims what there is, whoever started it, and ends it: some of it twice, some of it with a stale fence.
@@ -185,7 +192,7 @@ fn many_callers_and_onlookers() {
     let onlookers: Vec<_> = (0..ONLOOKERS).map(|_| onlooker(file.clone(), enough.clone())).collect();
     let recorded = Arc::new(AtomicUsize::new(0));
     support::runtime().block_on(async {
-        let epoch = store.open_epoch(NOW).await.expect("an epoch").epoch;
+        let epoch = store.open_epoch(NOW, support::boot(NOW)).await.expect("an epoch").epoch;
         let caller = |number| Caller { store: store.clone(), epoch, number, recorded: recorded.clone() };
         let callers: Vec<_> = (0..CALLERS).map(|number| tokio::spawn(caller(number).live())).collect();
         for caller in callers {

@@ -95,11 +95,34 @@ CREATE TABLE idempotency_keys (
     created_at   INTEGER NOT NULL,
     PRIMARY KEY (caller, key)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE queues (
+CREATE TABLE leases (
+    execution_id INTEGER PRIMARY KEY,
+    fence        INTEGER NOT NULL,
+    -- Who must say so whatever is said of the attempt.
+    identity     TEXT    NOT NULL,
+    term_ms      INTEGER NOT NULL CHECK (term_ms > 0),
+    -- When it runs out, in milliseconds since that boot of the machine.
+    boot_id      TEXT    NOT NULL,
+    expires      INTEGER NOT NULL,
+    -- When the task's own time is over.
+    deadline     INTEGER
+) STRICT;
+CREATE TABLE notes (
+    execution_id INTEGER NOT NULL,
+    fence        INTEGER NOT NULL,
+    number       INTEGER NOT NULL,
+    holder       TEXT    NOT NULL,
+    at           INTEGER NOT NULL,
+    percent      REAL CHECK (percent BETWEEN 0 AND 100),
+    note         TEXT,
+    PRIMARY KEY (execution_id, fence, number)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE "queues" (
     queue_key INTEGER PRIMARY KEY,
     kind      TEXT NOT NULL,
     scope     TEXT NOT NULL,
-    UNIQUE (kind, scope)
+    needs     TEXT NOT NULL,
+    UNIQUE (kind, scope, needs)
 ) STRICT;
 CREATE TABLE steps (
     step_key INTEGER PRIMARY KEY,
@@ -132,7 +155,6 @@ CREATE TABLE task_executions (
     queue_deadline INTEGER,
     fence          INTEGER,
     holder         TEXT,
-    lease_expires  INTEGER,
     claimed_at     INTEGER,
     started_at     INTEGER,
     completed_at   INTEGER,
@@ -165,6 +187,8 @@ CREATE INDEX dags_recent ON dags (updated_at);
 CREATE INDEX definitions_expiring ON dag_definitions (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL;
 CREATE INDEX definitions_pending ON dag_definitions (created_at) WHERE status = 'pending';
 CREATE INDEX keys_old ON idempotency_keys (created_at);
+CREATE INDEX leases_expiring ON leases (expires);
+CREATE INDEX leases_overdue ON leases (deadline) WHERE deadline IS NOT NULL;
 CREATE INDEX runs_due ON dag_runs (deadline) WHERE completed_at IS NULL AND deadline IS NOT NULL;
 CREATE INDEX runs_unfinished ON dag_runs (run_key) WHERE completed_at IS NULL;
 CREATE INDEX steps_of_run ON steps (run_key);

@@ -168,12 +168,18 @@ fn write_task(out: &mut impl Write, task: &Task, tasks: &[Task]) -> fmt::Result 
     object.span("grace_ms", more.grace)?;
     object.text("id", Some(task.id.as_str()))?;
     object.truth("idempotent", task.idempotent)?;
-    if let Kind::Skill(call) = &task.kind
-        && !call.input.is_null()
-    {
-        object.value("input", &call.input)?;
+    if let Some(input) = task.kind.input().filter(|input| !input.is_null()) {
+        object.value("input", input)?;
     }
     object.text("name", more.name.as_deref())?;
+    if !more.needs.is_empty() {
+        let out = object.key("needs")?;
+        for (number, need) in more.needs.iter().enumerate() {
+            out.write_char(if number == 0 { '[' } else { ',' })?;
+            write_text(out, need)?;
+        }
+        out.write_char(']')?;
+    }
     object.number("priority", (task.priority != 0).then(|| task.priority.into()))?;
     object.span("queue_timeout_ms", more.queue_timeout)?;
     if let Some(retry) = &more.retry {
@@ -185,6 +191,7 @@ fn write_task(out: &mut impl Write, task: &Task, tasks: &[Task]) -> fmt::Result 
     }
     object.text("target_node", more.target_node.as_deref())?;
     object.span("timeout_ms", more.timeout)?;
+    object.text("type", matches!(task.kind, Kind::External { .. }).then_some("external"))?;
     object.text("when", more.when.as_deref())?;
     object.text("workdir", more.workdir.as_deref())?;
     object.close()

@@ -73,6 +73,8 @@ pub struct More {
     pub env: BTreeMap<String, String>,
     pub workdir: Option<String>,
     pub target_node: Option<String>,
+    /// Capabilities whoever claims it must have; sorted, without repeats.
+    pub needs: Vec<String>,
 }
 
 /// What a task does.
@@ -82,6 +84,9 @@ pub enum Kind {
     Shell { command: Box<str> },
     /// A skill from the search path, or a built-in one.
     Skill(Box<SkillCall>),
+    /// Somebody outside claims it, works on it and reports back. What it is given: JSON, templates inside its strings
+    /// are filled.
+    External { input: Box<Value> },
 }
 
 /// A skill and what it is given.
@@ -132,11 +137,21 @@ impl Task {
 }
 
 impl Kind {
+    /// What it is given, if it is a kind that is given anything.
+    pub fn input(&self) -> Option<&Value> {
+        match self {
+            Self::Shell { .. } => None,
+            Self::Skill(call) => Some(&call.input),
+            Self::External { input } => Some(input),
+        }
+    }
+
     /// The word a definition uses for it.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Shell { .. } => "shell",
             Self::Skill(_) => "skill",
+            Self::External { .. } => "external",
         }
     }
 }

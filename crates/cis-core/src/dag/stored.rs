@@ -86,6 +86,8 @@ struct StoredTask<'a> {
     skill: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     input: Option<Cow<'a, Value>>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    external: bool,
     #[serde(default, skip_serializing_if = "is_none_of")]
     depends_on: Cow<'a, [TaskIx]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -129,6 +131,8 @@ struct StoredMore<'a> {
     workdir: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     target_node: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "<[String]>::is_empty")]
+    needs: Cow<'a, [String]>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -186,15 +190,17 @@ impl<'a> StoredDag<'a> {
 
 impl<'a> StoredTask<'a> {
     fn of(task: &'a Task) -> Self {
-        let (command, call) = match &task.kind {
+        let (command, skill) = match &task.kind {
             Kind::Shell { command } => (Some(Cow::Borrowed(&**command)), None),
-            Kind::Skill(call) => (None, Some(call)),
+            Kind::Skill(call) => (None, Some(Cow::Borrowed(&*call.skill))),
+            Kind::External { .. } => (None, None),
         };
         Self {
             id: task.id.as_str().into(),
             command,
-            skill: call.map(|call| Cow::Borrowed(&*call.skill)),
-            input: call.filter(|call| !call.input.is_null()).map(|call| Cow::Borrowed(&call.input)),
+            skill,
+            input: task.kind.input().filter(|input| !input.is_null()).map(Cow::Borrowed),
+            external: matches!(task.kind, Kind::External { .. }),
             depends_on: Cow::Borrowed(&task.depends_on),
             run_if: (task.run_if != RunIf::default()).then(|| task.run_if.word().into()),
             priority: task.priority,
@@ -209,13 +215,14 @@ impl<'a> StoredTask<'a> {
         if self.depends_on.iter().any(|before| before.index() >= count) {
             return Err(bad("a dependency on a task that is not there"));
         }
-        let kind = match (self.command, self.skill) {
-            (Some(command), None) => Kind::Shell { command: command.into() },
-            (None, Some(skill)) => {
-                let input = self.input.map(Cow::into_owned).unwrap_or_default();
+        let input = self.input.map(Cow::into_owned).unwrap_or_default();
+        let kind = match (self.command, self.skill, self.external) {
+            (Some(command), None, false) => Kind::Shell { command: command.into() },
+            (None, Some(skill), false) => {
                 Kind::Skill(Box::new(SkillCall { skill: skill.into_owned(), input }))
             }
-            _ => return Err(bad("a task needs one of `command` and `skill`")),
+            (None, None, true) => Kind::External { input: Box::new(input) },
+            _ => return Err(bad("a task is one of `command`, `skill` and `external`")),
         };
         Ok(Task {
             id: self.id.parse::<TaskId>().map_err(bad)?,
@@ -244,6 +251,7 @@ impl<'a> StoredMore<'a> {
             env: Cow::Borrowed(&more.env),
             workdir: text(&more.workdir),
             target_node: text(&more.target_node),
+            needs: Cow::Borrowed(&more.needs),
         }
     }
 
@@ -259,6 +267,7 @@ impl<'a> StoredMore<'a> {
             env: self.env.into_owned(),
             workdir: self.workdir.map(Cow::into_owned),
             target_node: self.target_node.map(Cow::into_owned),
+            needs: self.needs.into_owned(),
         }
     }
 }

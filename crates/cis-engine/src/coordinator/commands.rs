@@ -23,6 +23,13 @@ impl<S: Store> Coordinator<S> {
                 let _ = reply.send(answer);
             }
             Ask::Look => self.look(),
+            Ask::Wrote(news) => {
+                self.poke |= news.ready;
+                self.more_work |= news.ready;
+                self.due(news.due);
+                self.ended(news.ended);
+                self.changes.send_modify(|changes| changes.commits += 1);
+            }
             Ask::Gone(owner) => {
                 let runs: Vec<RunKey> =
                     self.owners.iter().filter(|(_, by)| **by == owner).map(|(run, _)| *run).collect();

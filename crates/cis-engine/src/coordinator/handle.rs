@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use cis_core::source::Timestamp;
+use cis_store::port::RunRef;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::command::{Command, Reply};
@@ -23,10 +25,22 @@ pub enum Ask {
     },
     /// Somebody else wrote to the store.
     Look,
+    /// Somebody else wrote to the store, and this is what came of it.
+    Wrote(News),
     /// A connection closed: what it owned ends.
     Gone(Owner),
     /// Stop once the present step is done; answers how many runs are left for others.
     Leave(oneshot::Sender<usize>),
+}
+
+/// What somebody else's write came to.
+#[derive(Debug, Clone, Default)]
+pub struct News {
+    pub ended: Vec<RunRef>,
+    /// Something must be swept no later than this.
+    pub due: Option<Timestamp>,
+    /// Something may have become claimable, or a large step begun.
+    pub ready: bool,
 }
 
 /// What has happened, counted.
@@ -74,6 +88,11 @@ impl Handle {
     /// Says that somebody else wrote to the store.
     pub async fn look(&self) {
         let _ = self.asks.send(Ask::Look).await;
+    }
+
+    /// Says what somebody else's write came to.
+    pub async fn wrote(&self, news: News) {
+        let _ = self.asks.send(Ask::Wrote(news)).await;
     }
 
     /// Says that a connection closed.

@@ -31,7 +31,7 @@ use cis_core::run::StopReason;
 use cis_core::source::{Clock, Millis, Random, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_runner::protocol::{AttemptKey, ToRunner};
-use cis_store::port::{Advance, Claim, Claimed, Ending, Opening, Report, Started, Store};
+use cis_store::port::{Advance, Boot, Claim, Claimed, Ending, Opening, Report, Started, Store};
 use cis_store::sqlite::Durability;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -118,7 +118,8 @@ impl<S: Store> Coordinator<S> {
         clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
     ) -> Result<(Self, Handle), Refusal> {
-        let opening = store.open_epoch(clock.now()).await?;
+        let boot = Boot { id: system::boot_id().into(), now: clock.since_boot() };
+        let opening = store.open_epoch(clock.now(), boot).await?;
         let (asks_in, asks) = mpsc::channel(INBOX_MAX);
         let (changes, changes_out) = watch::channel(Changes::default());
         let (idle, idle_out) = watch::channel(opening.unfinished.is_empty());
@@ -242,7 +243,7 @@ impl<S: Store> Coordinator<S> {
             } else if self.more_work {
                 self.work(now).await?;
             } else if due {
-                let swept = self.store.sweep(now).await?;
+                let swept = self.store.sweep(now, self.clock.since_boot()).await?;
                 self.next_due = swept.next_due;
                 self.more_work |= swept.more_work;
                 self.poke = true;
@@ -279,6 +280,7 @@ impl<S: Store> Coordinator<S> {
             limit: u32::try_from(room).unwrap_or(u32::MAX),
             kinds: KINDS.to_vec(),
             scopes: None,
+            capabilities: Vec::new(),
         };
         let advanced = self.store.advance(Advance { reports, claim: Some(claim), now }).await?;
         if let Some(link) = self.link.as_mut().filter(|_| !keys.is_empty()) {
@@ -309,7 +311,7 @@ impl<S: Store> Coordinator<S> {
         Ok(())
     }
 
-    fn due(&mut self, at: Option<Timestamp>) {
+    pub(super) fn due(&mut self, at: Option<Timestamp>) {
         self.next_due = match (self.next_due, at) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

@@ -11,14 +11,15 @@
 //! `offset` is where the bytes stand in their stream, so a reader can say exactly what was cut. The length is
 //! repeated after the bytes so that the last line can be found from the end.
 
+mod append;
 mod read;
 mod write;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub(crate) use read::summary;
-pub use read::{Entry, Position, Reader, Record, last_line, read};
+pub use append::append;
+pub use read::{Entry, Position, Reader, Record, last_line, read, summary};
 pub(crate) use write::Writer;
 
 /// Where bytes of a log came from.

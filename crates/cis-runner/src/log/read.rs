@@ -254,7 +254,7 @@ pub fn last_line(path: &Path) -> Option<String> {
 }
 
 /// The frame that ends at byte `end`.
-fn frame_before(file: &File, end: u64) -> Option<Header> {
+pub(super) fn frame_before(file: &File, end: u64) -> Option<Header> {
     let mut trailer = [0; TRAILER_BYTES];
     file.read_exact_at(&mut trailer, end.checked_sub(TRAILER_BYTES as u64)?).ok()?;
     let len = u32::from_le_bytes(trailer);
@@ -265,7 +265,7 @@ fn frame_before(file: &File, end: u64) -> Option<Header> {
 }
 
 /// Where the whole frames end, found from the start: for a file whose last frame is torn.
-fn whole_frames_end(file: &File) -> u64 {
+pub(super) fn whole_frames_end(file: &File) -> u64 {
     let length = file.metadata().map_or(0, |meta| meta.len());
     let mut at = 0;
     let mut bytes = [0; HEADER_BYTES];
@@ -291,7 +291,7 @@ fn line_text(line: &[u8]) -> String {
 }
 
 /// What a log amounts to, read back from its files: for attempts whose runner did not live to say it.
-pub(crate) fn summary(path: &Path) -> LogSummary {
+pub fn summary(path: &Path) -> LogSummary {
     let mut summary = LogSummary::default();
     let mut tails: [Vec<u8>; 2] = Default::default();
     let Ok(reader) = read(path) else { return summary };

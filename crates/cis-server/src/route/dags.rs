@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use super::{Args, Asked, InScope, mark_replayed, wait};
 use crate::State;
-use crate::say::{No, Said, not_found, yes};
+use crate::say::{No, Said, not_found, said_no, yes};
 
 /// Lines of one answer, unless asked for fewer.
 const LIMIT: u32 = 100;
@@ -33,13 +33,23 @@ pub(super) const LIMIT_MAX: u32 = 1_000;
 /// `POST /api/v1/dag/publish`: the body is a DAG; `revision: true` beside it asks for a new revision.
 pub(super) async fn publish(Has(state): Has<State>, asked: Asked) -> Said {
     asked.check_kind()?;
-    let caller = &asked.caller;
     let (definition, new_revision) = without_revision(&asked.body);
+    publish_definition(&state, &asked, &definition, new_revision).await
+}
+
+/// Publishes what `asked` asks for, once it is a definition.
+pub(super) async fn publish_definition(
+    state: &State,
+    asked: &Asked,
+    definition: &[u8],
+    new_revision: bool,
+) -> Said {
+    let caller = &asked.caller;
     let scope = match caller.scopes.as_deref() {
         Some([only]) => Some(only.clone()),
         _ => None,
     };
-    let parsed = parse(&definition, Format::Json, &Defaults { dag_id: None, scope })
+    let parsed = parse(definition, Format::Json, &Defaults { dag_id: None, scope })
         .map_err(|problems| invalid(&json!(problems)))?;
     let mut dag = parsed.dag;
     if !caller.sees(&dag.scope) {
@@ -63,11 +73,7 @@ pub(super) async fn publish(Has(state): Has<State>, asked: Asked) -> Said {
         expires_at: Some(now.after(Millis(pending_ms))),
     };
     let Once { answer, replayed } = state.node.publish(request).await?;
-    Ok(mark_replayed(answer.map_or_else(said_no, |published| say_published(&state, &published)), replayed))
-}
-
-fn said_no(refusal: Refusal) -> Response {
-    axum::response::IntoResponse::into_response(No::from(refusal))
+    Ok(mark_replayed(answer.map_or_else(said_no, |published| say_published(state, &published)), replayed))
 }
 
 fn say_published(state: &State, published: &Published) -> Response {

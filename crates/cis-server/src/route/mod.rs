@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `dags` | publish, confirm, reject, status, list, pending |
 //! | `runs` | one run, its tasks, cancel |
+//! | `tasks` | what others work on |
 //! | `events` | following along |
 //! | `tokens` | who may call |
 
 mod dags;
 mod events;
 mod runs;
+mod tasks;
 mod tokens;
 
 use std::time::Duration;
@@ -56,6 +58,14 @@ pub(crate) fn router(state: State) -> Router {
         .route("/api/v1/runs/{run}", get(runs::show))
         .route("/api/v1/runs/{run}/tasks", get(runs::tasks))
         .route("/api/v1/runs/{run}/cancel", post(runs::cancel))
+        .route("/api/v1/tasks", post(tasks::submit))
+        .route("/api/v1/tasks/claim", post(tasks::claim))
+        .route("/api/v1/tasks/{execution}/heartbeat", post(tasks::heartbeat))
+        .route("/api/v1/tasks/{execution}/progress", post(tasks::progress))
+        .route("/api/v1/tasks/{execution}/log", post(tasks::log))
+        .route("/api/v1/tasks/{execution}/complete", post(tasks::complete))
+        .route("/api/v1/tasks/{execution}/fail", post(tasks::fail))
+        .route("/api/v1/tasks/{execution}/release", post(tasks::release))
         .route("/api/v1/events", get(events::follow))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))

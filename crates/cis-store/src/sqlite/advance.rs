@@ -42,7 +42,8 @@ pub(super) fn advance(tx: &mut Tx<'_>, request: Advance) -> Answer<Advanced> {
     })
 }
 
-fn record(tx: &mut Tx<'_>, report: &Report) -> Answer<Recorded> {
+/// Records how one attempt ended; its dependents are told by [`tasks::tell_ending`].
+pub(super) fn record(tx: &mut Tx<'_>, report: &Report) -> Answer<Recorded> {
     let Some(mut live) = live(tx, report)? else { return Ok(Recorded::Stale) };
     let overtaken = live.task.status == TaskStatus::Running && report.ending != Ending::Succeeded;
     if overtaken && tx.run(live.task.run)?.is_stopping() {
@@ -106,7 +107,8 @@ fn judge(tx: &mut Tx<'_>, live: &Live, report: &Report) -> Answer<Judged> {
     let stopping = live.task.status == TaskStatus::Cancelling;
     let failure = match &report.ending {
         Ending::Succeeded => return Ok(TaskMove::Succeed.into()),
-        Ending::Stopped if stopping => return Ok(TaskMove::Stopped.into()),
+        Ending::Stopped | Ending::Released if stopping => return Ok(TaskMove::Stopped.into()),
+        Ending::Released => return Ok(Judged { step: TaskMove::TryAgain, wait: Millis(0), free: true }),
         // Stopped though nobody asked: someone else ended it.
         Ending::Stopped => Failure::Interrupted,
         Ending::Failed { failure: Failure::Exit(_) | Failure::Broken, .. } if stopping => {
@@ -118,7 +120,9 @@ fn judge(tx: &mut Tx<'_>, live: &Live, report: &Report) -> Answer<Judged> {
     let definition = tx.run(live.task.run)?.definition().clone();
     let task = &definition.dag.tasks[live.task.ix.index()];
     let used = live.attempt - live.free_tries;
-    Ok(match retry::decide(task.more().retry.as_ref(), task.idempotent, used, failure, report.random) {
+    let takeovers = (failure == Failure::LeaseLost).then_some(&retry::TAKEOVERS);
+    let retry = task.more().retry.as_ref().or(takeovers);
+    Ok(match retry::decide(retry, task.idempotent, used, failure, report.random) {
         Decision::TryAgain { wait } => {
             let free = task.idempotent && failure == Failure::Interrupted;
             Judged { step: TaskMove::TryAgain, wait, free }
@@ -183,10 +187,11 @@ fn non_empty(text: &str) -> Option<&str> {
 }
 
 /// Why it did not succeed, in words.
-fn cause(report: &Report) -> Option<String> {
+pub(super) fn cause(report: &Report) -> Option<String> {
     match &report.ending {
         Ending::Succeeded => None,
         Ending::Stopped => Some("stopped".to_owned()),
+        Ending::Released => Some("given back".to_owned()),
         Ending::Failed { failure, why } => Some(why.clone().unwrap_or_else(|| match failure {
             Failure::Exit(code) => format!("exit {code}"),
             Failure::Broken => "could not be started".to_owned(),

@@ -25,6 +25,7 @@ pub fn violations(store: &Reader) -> Answer<Vec<String>> {
     rows(store, &mut wrong, DOUBLE_DAGS, "one content, two open revisions")?;
     rows(store, &mut wrong, MISCOUNTED, "counters that differ from the tasks")?;
     rows(store, &mut wrong, UNENDED, "tasks not over in runs that are")?;
+    rows(store, &mut wrong, MISLEASED, "leases that differ from the attempts others hold")?;
     rows(store, &mut wrong, MISPLACED, "windows that differ from the tasks in them")?;
     let runs = store.runs(None, u32::MAX)?;
     let mut definitions = HashMap::new();
@@ -56,6 +57,11 @@ const MISCOUNTED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions 
 const UNENDED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t USING (run_key)
      WHERE r.completed_at IS NOT NULL AND t.status IN ('pending', 'waiting', 'ready', 'running', 'cancelling')
        AND NOT EXISTS (SELECT 1 FROM steps WHERE steps.run_key = r.run_key)";
+const MISLEASED: &str = "SELECT execution_id FROM leases l LEFT JOIN task_executions t USING (execution_id)
+     WHERE t.status IS NULL OR t.status NOT IN ('running', 'cancelling') OR t.fence <> l.fence
+     UNION ALL SELECT execution_id FROM task_executions t JOIN queues q USING (queue_key)
+     WHERE q.kind = 'external' AND t.status IN ('running', 'cancelling')
+       AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.execution_id = t.execution_id)";
 // Places are no longer counted once a run is stopping; and while one is free, nobody is kept waiting for it.
 const MISPLACED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t USING (run_key)
      WHERE r.max_parallel IS NOT NULL AND r.status IN ('queued', 'running')

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use cis_core::dag::{Dag, Kind, Task};
+use cis_core::dag::{Dag, Task};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{Epoch, ExecutionId, Fence, RunKey, TaskIx, Version};
 use cis_core::run::RunMove;
@@ -16,7 +16,7 @@ use rusqlite::params;
 use serde_json::json;
 
 use super::tasks::{self, Fresh, Live, TaskRow};
-use super::tx::Tx;
+use super::tx::{QueueName, Tx};
 use crate::port::{Answer, Claim, Claimed};
 
 /// Ready tasks of stopping runs that one claim looks past in one queue. They are on their way to `cancelled`, so a
@@ -68,12 +68,16 @@ pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<Arc<Claimed>>>
 }
 
 fn matching_queues(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {
-    let may = |kind: &str, scope: &str| {
-        let in_scope = claim.scopes.as_ref().is_none_or(|scopes| scopes.iter().any(|s| s.as_str() == scope));
-        in_scope && claim.kinds.contains(&kind)
+    let may = |name: &QueueName| {
+        let in_scope =
+            claim.scopes.as_ref().is_none_or(|scopes| scopes.iter().any(|s| s.as_str() == name.scope));
+        let mut needs = name.needs.split_ascii_whitespace();
+        in_scope
+            && claim.kinds.contains(&name.kind.as_str())
+            && needs.all(|need| claim.capabilities.iter().any(|can| can == need))
     };
     let queues = tx.queues()?.iter();
-    Ok(queues.filter(|((kind, scope), _)| may(kind, scope)).map(|(_, key)| *key).collect())
+    Ok(queues.filter(|(name, _)| may(name)).map(|(_, key)| *key).collect())
 }
 
 /// The first `limit` tasks of a queue that may be started. Starting one whose run is stopping would be for nothing.
@@ -193,10 +197,7 @@ pub(super) fn claimed(
 }
 
 fn uses_templates(dag: &Dag, task: &Task) -> bool {
-    let in_input = match &task.kind {
-        Kind::Skill(call) => is_template(&call.input.to_string()),
-        Kind::Shell { .. } => false,
-    };
+    let in_input = task.kind.input().is_some_and(|input| is_template(&input.to_string()));
     in_input || dag.env.values().chain(task.more().env.values()).any(|text| is_template(text))
 }
 

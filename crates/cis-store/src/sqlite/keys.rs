@@ -1,6 +1,7 @@
 //! Doing a request once: its key, what it was and how it was answered are committed with its effect.
 
 use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{ExecutionId, Fence};
 use cis_core::source::Millis;
 use rusqlite::{OptionalExtension, params};
 use serde::Serialize;
@@ -33,7 +34,7 @@ pub(super) fn once<T: Serialize + DeserializeOwned>(
             .hint("use a new key for a new request")
             .into());
         }
-        let answer = serde_json::from_str(&answer).map_err(|e| StoreError::Database(e.to_string()))?;
+        let answer = serde_json::from_str(&answer).map_err(unreadable)?;
         return Ok(Once { answer, replayed: true });
     }
     tx.conn.prepare_cached("SAVEPOINT keyed")?.execute([])?;
@@ -47,7 +48,7 @@ pub(super) fn once<T: Serialize + DeserializeOwned>(
         Err(failure) => return Err(failure),
     };
     tx.conn.prepare_cached("RELEASE keyed")?.execute([])?;
-    keep(tx, key, &answer)?;
+    keep(tx, key, &serde_json::to_string(&answer).map_err(unreadable)?)?;
     Ok(Once { answer, replayed: false })
 }
 
@@ -59,8 +60,7 @@ fn answered(tx: &Tx<'_>, key: &IdempotencyKey) -> Answer<Option<(String, String)
     Ok(row.optional()?)
 }
 
-fn keep<T: Serialize>(tx: &mut Tx<'_>, key: &IdempotencyKey, answer: &Result<T, Refusal>) -> Answer<()> {
-    let answer = serde_json::to_string(answer).map_err(|e| StoreError::Database(e.to_string()))?;
+fn keep(tx: &Tx<'_>, key: &IdempotencyKey, answer: &str) -> Answer<()> {
     tx.conn.prepare_cached("INSERT INTO idempotency_keys VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
         key.caller,
         key.key,
@@ -69,6 +69,37 @@ fn keep<T: Serialize>(tx: &mut Tx<'_>, key: &IdempotencyKey, answer: &Result<T, 
         tx.now.0
     ])?;
     Ok(())
+}
+
+/// The attempts an earlier claim of this name took.
+pub(super) fn claimed(
+    tx: &Tx<'_>,
+    caller: &str,
+    claim_id: &str,
+) -> Answer<Option<Vec<(ExecutionId, Fence)>>> {
+    let known = answered(tx, &claim_key(caller, claim_id))?;
+    known.map(|(_, attempts)| serde_json::from_str(&attempts).map_err(unreadable)).transpose()
+}
+
+/// Keeps which attempts a claim took.
+pub(super) fn keep_claimed(
+    tx: &Tx<'_>,
+    caller: &str,
+    claim_id: &str,
+    attempts: &[(ExecutionId, Fence)],
+) -> Answer<()> {
+    let attempts = serde_json::to_string(attempts).map_err(unreadable)?;
+    keep(tx, &claim_key(caller, claim_id), &attempts)
+}
+
+/// A claim's name among the keys, behind a character that no header can carry.
+fn claim_key(caller: &str, claim_id: &str) -> IdempotencyKey {
+    let (caller, key) = (caller.to_owned(), format!("\n{claim_id}"));
+    IdempotencyKey { caller, key, request_hash: "0".repeat(64) }
+}
+
+fn unreadable(e: serde_json::Error) -> StoreError {
+    StoreError::Database(e.to_string())
 }
 
 /// Forgets answers that have been kept long enough.

@@ -9,7 +9,11 @@ use super::Durability;
 use crate::port::{Answer, StoreError};
 
 /// Every migration, in order. `PRAGMA user_version` counts how many have been applied.
-const MIGRATIONS: &[&str] = &[include_str!("schema/0001_init.sql"), include_str!("schema/0002_node.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema/0001_init.sql"),
+    include_str!("schema/0002_node.sql"),
+    include_str!("schema/0003_claims.sql"),
+];
 
 /// Pages of write-ahead log before the writer folds them back into the file: about 4 MiB. Small, so that the log
 /// is soon written over instead of growing: writes into blocks a file already has are several times cheaper,

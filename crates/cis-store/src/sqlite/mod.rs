@@ -18,6 +18,7 @@
 //! | `runs` | create, stop and end runs |
 //! | `tasks` | how one task moves, and how its end spreads |
 //! | `claim` | taking ready tasks |
+//! | `leases` | tasks that somebody outside holds |
 //! | `advance` | recording attempts |
 //! | `steps` | large steps in chunks |
 //! | `sweep` | what becomes due |
@@ -29,6 +30,7 @@ pub mod check;
 mod claim;
 mod definitions;
 mod keys;
+mod leases;
 mod log;
 mod migrate;
 pub mod reader;
@@ -44,14 +46,16 @@ use std::path::Path;
 
 use cis_core::id::RunKey;
 use cis_core::run::{RunStatus, StopReason};
-use cis_core::source::Timestamp;
+use cis_core::source::{BootTime, Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::port::{
-    Advance, Advanced, Answer, Decide, Decided, NewToken, Once, Opening, Publish, Published, RunRef, Settle,
-    Settled, StartRun, Started, Store, Swept, Worked,
+    Advance, Advanced, Answer, Boot, ClaimWork, Conclude, Concluded, Decide, Decided, Heartbeat, Held,
+    Holding, NewToken, Once, Opening, Progress, Publish, Published, RunRef, Settle, Settled, StartRun,
+    Started, Store, Swept, Worked,
 };
 
+pub use leases::{AttemptLine, Offer};
 pub use log::LogLine;
 pub use reader::Reader;
 pub use steps::Chunks;
@@ -110,8 +114,8 @@ impl SqliteStore {
 }
 
 impl Store for SqliteStore {
-    async fn open_epoch(&self, now: Timestamp) -> Answer<Opening> {
-        self.writer.call(now, runs::open_epoch).await
+    async fn open_epoch(&self, now: Timestamp, boot: Boot) -> Answer<Opening> {
+        self.writer.call(now, move |tx| runs::open_epoch(tx, &boot)).await
     }
 
     async fn publish(&self, request: Publish) -> Answer<Once<Published>> {
@@ -150,8 +154,28 @@ impl Store for SqliteStore {
         self.writer.call(now, steps::work).await
     }
 
-    async fn sweep(&self, now: Timestamp) -> Answer<Swept> {
-        self.writer.call(now, sweep::sweep).await
+    async fn sweep(&self, now: Timestamp, since_boot: BootTime) -> Answer<Swept> {
+        self.writer.call(now, move |tx| sweep::sweep(tx, since_boot)).await
+    }
+
+    async fn claim_work(&self, request: ClaimWork) -> Answer<Vec<Held>> {
+        self.writer.call(request.now, move |tx| leases::claim_work(tx, &request)).await
+    }
+
+    async fn heartbeat(&self, holding: Holding, term: Option<Millis>) -> Answer<Heartbeat> {
+        self.writer.call(holding.now, move |tx| leases::heartbeat(tx, &holding, term)).await
+    }
+
+    async fn note_progress(&self, holding: Holding, note: Progress) -> Answer<()> {
+        self.writer.call(holding.now, move |tx| leases::note_progress(tx, &holding, &note)).await
+    }
+
+    async fn conclude(&self, request: Conclude) -> Answer<Once<Concluded>> {
+        self.writer
+            .call(request.holding.now, move |tx| {
+                keys::once(tx, request.key.as_ref(), |tx| leases::conclude(tx, &request))
+            })
+            .await
     }
 
     async fn create_token(&self, token: NewToken) -> Answer<()> {

@@ -12,13 +12,13 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::json;
 
 use super::tx::{Tx, parsed};
-use super::{claim, steps};
+use super::{claim, leases, steps};
 use crate::port::{
-    Answer, Definition, Fate, LiveAttempt, Opening, RevisionStatus, RunRef, StartRun, Unfinished,
+    Answer, Boot, Definition, Fate, LiveAttempt, Opening, RevisionStatus, RunRef, StartRun, Unfinished,
 };
 
 /// See [`crate::Store::open_epoch`].
-pub(super) fn open_epoch(tx: &mut Tx<'_>) -> Answer<Opening> {
+pub(super) fn open_epoch(tx: &mut Tx<'_>, boot: &Boot) -> Answer<Opening> {
     let epoch: i64 = tx
         .conn
         .prepare_cached(
@@ -26,6 +26,7 @@ pub(super) fn open_epoch(tx: &mut Tx<'_>) -> Answer<Opening> {
         )?
         .query_row([], |row| row.get(0))?;
     tx.memory.fences = Some((Epoch(epoch), 0));
+    leases::renew_after_boot(tx, boot)?;
     let keys: Vec<RunKey> = tx
         .conn
         .prepare_cached("SELECT run_key FROM dag_runs INDEXED BY runs_unfinished WHERE completed_at IS NULL")?
@@ -39,12 +40,14 @@ pub(super) fn open_epoch(tx: &mut Tx<'_>) -> Answer<Opening> {
     Ok(Opening { epoch: Epoch(epoch), live, unfinished })
 }
 
+/// Those that this machine's runner has or should have; what others hold is theirs.
 fn live_attempts(tx: &mut Tx<'_>) -> Answer<Vec<LiveAttempt>> {
     let rows: Vec<(ExecutionId, Fence, RunKey, TaskStatus, Timestamp, u32)> = tx
         .conn
         .prepare_cached(
             "SELECT execution_id, fence, run_key, status, claimed_at, attempt
              FROM task_executions INDEXED BY tasks_live WHERE status IN ('running', 'cancelling')
+               AND execution_id NOT IN (SELECT execution_id FROM leases)
              ORDER BY fence",
         )?
         .query_map([], |row| {

@@ -220,7 +220,7 @@ fn create_task(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, waits: u32) -> Answer<(
     let (definition, scope, execution) = (row.definition().clone(), row.scope.clone(), row.execution(ix));
     let (fate, run_priority, stopping) = (row.fate(ix), row.priority, row.is_stopping());
     let (resumed_from, task) = (row.resumed_from, &definition.dag.tasks[ix.index()]);
-    let queue = tx.queue(task.kind.word(), scope.as_str())?;
+    let queue = tx.queue(task.kind.word(), scope.as_str(), &task.more().needs)?;
     // With nothing to wait for, its rule may still say no: one that asks for a failure finds none.
     let verdict = readiness::verdict(task.run_if, Dependencies { left: waits, ..Dependencies::default() });
     let can_start = fate == Fate::Run && waits == 0 && !stopping;

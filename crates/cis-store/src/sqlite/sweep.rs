@@ -3,21 +3,22 @@
 
 use cis_core::id::{ExecutionId, RunKey, Version};
 use cis_core::run::StopReason;
-use cis_core::source::Timestamp;
+use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::params;
 
 use super::tasks::{self, TaskRow};
 use super::tx::Tx;
-use super::{definitions, keys, runs, steps};
+use super::{definitions, keys, leases, runs, steps};
 use crate::port::{Answer, Swept};
 
 /// Due things handled per sweep; if there are more, the next sweep is due at once.
 const SWEEP_MAX: usize = 500;
 
 /// See [`crate::Store::sweep`].
-pub(super) fn sweep(tx: &mut Tx<'_>) -> Answer<Swept> {
+pub(super) fn sweep(tx: &mut Tx<'_>, since_boot: BootTime) -> Answer<Swept> {
     end_backoffs(tx)?;
+    leases::expire(tx, since_boot)?;
     time_out_waiting_tasks(tx)?;
     time_out_runs(tx)?;
     expire_requests(tx)?;
@@ -26,7 +27,7 @@ pub(super) fn sweep(tx: &mut Tx<'_>) -> Answer<Swept> {
     tx.finish()?;
     Ok(Swept {
         ended: std::mem::take(&mut tx.ended),
-        next_due: next_due(tx)?,
+        next_due: [next_due(tx)?, leases::next_due(tx, since_boot)?].into_iter().flatten().min(),
         more_work: steps::under_way(tx)?,
     })
 }

@@ -36,7 +36,7 @@ pub(super) struct Memory {
     /// Attempts as they were claimed. One that is not here is read.
     pub(super) live: HashMap<ExecutionId, Live>,
     /// All of them, once they have been asked for.
-    queues: Option<BTreeMap<(String, String), i64>>,
+    queues: Option<BTreeMap<QueueName, i64>>,
     /// The last event's position.
     position: Option<i64>,
     /// Are large steps under way? `None`: ask.
@@ -44,13 +44,34 @@ pub(super) struct Memory {
     /// The present coordinator's life, once it has begun, and how many fences it has granted. A fence of a claim
     /// that was rolled back is not used again either.
     pub(super) fences: Option<(Epoch, u32)>,
+    /// The boot of the machine that life began in.
+    pub(super) boot_id: Arc<str>,
     pub(super) chunks: Chunks,
+}
+
+/// What a claimant must match: a kind, a scope, and what is needed beyond that (names in order, spaces between).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct QueueName {
+    pub(super) kind: String,
+    pub(super) scope: String,
+    pub(super) needs: String,
 }
 
 impl Memory {
     pub(super) fn new(chunks: Chunks) -> Self {
         let (definitions, runs, live) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { definitions, runs, live, queues: None, position: None, steps: None, fences: None, chunks }
+        let boot_id = Arc::from("");
+        Self {
+            definitions,
+            runs,
+            live,
+            queues: None,
+            position: None,
+            steps: None,
+            fences: None,
+            boot_id,
+            chunks,
+        }
     }
 
     /// After a rollback: what was remembered may never have happened.
@@ -270,13 +291,28 @@ impl<'a> Tx<'a> {
     /// The row of `run`. Whoever asks for it means to change it; an extra write of equal values does no harm.
     pub(super) fn run(&mut self, key: RunKey) -> Answer<&mut RunRow> {
         if !self.touched.contains(&key) {
-            if !self.memory.runs.contains_key(&key) {
-                let row = self.load_run(key)?;
-                self.memory.runs.insert(key, row);
-            }
+            self.load(key)?;
             self.touched.push(key);
         }
         self.memory.runs.get_mut(&key).ok_or_else(|| no_run(key))
+    }
+
+    /// The row of `run`, to look at.
+    pub(super) fn peek(&mut self, key: RunKey) -> Answer<&RunRow> {
+        self.load(key)?;
+        self.memory.runs.get(&key).ok_or_else(|| no_run(key))
+    }
+
+    fn load(&mut self, key: RunKey) -> Answer<()> {
+        if self.memory.runs.contains_key(&key) {
+            return Ok(());
+        }
+        if self.memory.runs.len() >= RUNS_MAX {
+            self.memory.runs.retain(|run, _| self.touched.contains(run));
+        }
+        let row = self.load_run(key)?;
+        self.memory.runs.insert(key, row);
+        Ok(())
     }
 
     /// Moves a run by `step`, with its event.
@@ -449,25 +485,28 @@ impl<'a> Tx<'a> {
         definition
     }
 
-    /// The queue of tasks of `kind` in `scope`.
-    pub(super) fn queue(&mut self, kind: &str, scope: &str) -> Answer<i64> {
-        let name = (kind.to_owned(), scope.to_owned());
+    /// The queue of tasks of `kind` in `scope` that ask for `needs`.
+    pub(super) fn queue(&mut self, kind: &str, scope: &str, needs: &[String]) -> Answer<i64> {
+        let name = QueueName { kind: kind.to_owned(), scope: scope.to_owned(), needs: needs.join(" ") };
         if let Some(key) = self.queues()?.get(&name) {
             return Ok(*key);
         }
         self.conn
-            .prepare_cached("INSERT INTO queues (kind, scope) VALUES (?1, ?2)")?
-            .execute(params![kind, scope])?;
+            .prepare_cached("INSERT INTO queues (kind, scope, needs) VALUES (?1, ?2, ?3)")?
+            .execute(params![name.kind, name.scope, name.needs])?;
         let key = self.conn.last_insert_rowid();
         self.memory.queues.get_or_insert_default().insert(name, key);
         Ok(key)
     }
 
-    /// Every queue by kind and scope.
-    pub(super) fn queues(&mut self) -> Answer<&BTreeMap<(String, String), i64>> {
+    /// Every queue by its name.
+    pub(super) fn queues(&mut self) -> Answer<&BTreeMap<QueueName, i64>> {
         if self.memory.queues.is_none() {
-            let mut statement = self.conn.prepare_cached("SELECT kind, scope, queue_key FROM queues")?;
-            let all = statement.query_map([], |row| Ok(((row.get(0)?, row.get(1)?), row.get(2)?)))?;
+            let mut statement =
+                self.conn.prepare_cached("SELECT kind, scope, needs, queue_key FROM queues")?;
+            let all = statement.query_map([], |row| {
+                Ok((QueueName { kind: row.get(0)?, scope: row.get(1)?, needs: row.get(2)? }, row.get(3)?))
+            })?;
             self.memory.queues = Some(all.collect::<Result<_, _>>()?);
         }
         Ok(self.memory.queues.get_or_insert_default())

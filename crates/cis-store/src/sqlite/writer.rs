@@ -296,13 +296,13 @@ mod tests {
         let conn = crate::sqlite::migrate::open(&dir.path().join("dag.db"), Default::default()).unwrap();
         let writer = Writer::start(conn, Chunks::default()).unwrap();
         let undone = writer.call(NOW, |tx| {
-            tx.queue("shell", "global")?;
+            tx.queue("shell", "global", &[])?;
             Err::<(), _>(StoreError::Closed)
         });
         assert!(undone.await.is_err());
         // The key it had is free again, and now somebody else's.
         let (other, first) = writer
-            .call(NOW, |tx| Ok((tx.queue("skill", "global")?, tx.queue("shell", "global")?)))
+            .call(NOW, |tx| Ok((tx.queue("skill", "global", &[])?, tx.queue("shell", "global", &[])?)))
             .await
             .unwrap();
         assert_ne!(other, first);

@@ -8,7 +8,7 @@ use cis_core::dag::Dag;
 use cis_core::error::ErrorCode;
 use cis_core::id::{Epoch, RunKey};
 use cis_core::run::{RunStatus, StopReason};
-use cis_core::source::Timestamp;
+use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{
     Advance, Advanced, Answer, Claim, Claimed, Ending, Opening, Published, Report, RunRef, Settle, Settled,
@@ -81,7 +81,8 @@ impl<H: Home> World<H> {
 
     /// Begins the next coordinator's life.
     pub(crate) fn opening(&mut self) -> Opening {
-        let opening = self.ask(|store| store.open_epoch(self.now)).expect("an epoch");
+        let opening =
+            self.ask(|store| store.open_epoch(self.now, support::boot(self.now))).expect("an epoch");
         self.epoch = opening.epoch;
         opening
     }
@@ -139,6 +140,7 @@ impl<H: Home> World<H> {
             limit,
             kinds: vec!["shell", "skill"],
             scopes: None,
+            capabilities: Vec::new(),
         }
     }
 
@@ -199,7 +201,7 @@ impl<H: Home> World<H> {
     /// Lets time pass, then does what is due.
     pub(crate) fn sweep_after(&mut self, ms: i64) -> Swept {
         self.now = Timestamp(self.now.0 + ms);
-        self.ask(|store| store.sweep(self.now)).expect("swept")
+        self.ask(|store| store.sweep(self.now, BootTime(self.now.0))).expect("swept")
     }
 
     pub(crate) fn look(&self, run: RunKey) -> Sight {

@@ -6,6 +6,7 @@
 //! | `once` | decisions by name, and requests that are done once |
 //! | `runs` | creating runs |
 //! | `claims` | order, filters, windows, fences |
+//! | `leases` | tasks that somebody outside holds |
 //! | `outcomes` | how an end spreads: `run_if`, `when`, policies |
 //! | `retries` | the decision after an attempt, and backoff |
 //! | `deadlines` | what becomes due |
@@ -21,6 +22,7 @@ mod deadlines;
 mod epochs;
 mod fixture;
 mod large;
+mod leases;
 mod once;
 mod outcomes;
 mod publish;
@@ -136,6 +138,21 @@ suite! { sqlite, crate::SqliteHome:
         a_refused_claim_is_told_whatever_is_ready,
         outputs_reach_those_who_ask,
         the_environment_of_a_dag_may_ask_too,
+    }
+    leases {
+        a_task_goes_to_one_who_can,
+        a_claim_asked_again_is_the_same_claim,
+        a_heartbeat_keeps_the_lease_and_never_revives_it,
+        what_a_stale_holder_says_changes_nothing,
+        whoever_takes_over_is_told_how_far_it_was,
+        takeovers_come_to_an_end,
+        a_result_told_again_is_the_same_answer,
+        what_is_given_back_costs_no_try,
+        a_holder_is_told_to_stop,
+        a_holder_has_the_tasks_own_time,
+        leases_outlive_a_restart_and_begin_anew_after_a_boot,
+        another_scope_is_not_there,
+        outputs_of_outside_work_are_handed_on,
     }
     outcomes {
         dependents_are_claimed_in_the_same_transaction,

@@ -123,7 +123,8 @@ fn ending() -> impl Strategy<Value = Ending> {
         Failure::LeaseLost,
         Failure::Interrupted,
     ]);
-    prop_oneof![4 => Just(Ending::Succeeded), 3 => failure.prop_map(support::failed), 1 => Just(Ending::Stopped)]
+    prop_oneof![4 => Just(Ending::Succeeded), 3 => failure.prop_map(support::failed), 1 => Just(Ending::Stopped),
+        1 => Just(Ending::Released)]
 }
 
 /// What somebody may ask next.

@@ -304,6 +304,10 @@ impl Model {
                 self.task_ended(at);
                 return status;
             }
+            Ending::Released => {
+                self.try_again(at, Millis(0), true);
+                return TaskStatus::Ready;
+            }
             Ending::Stopped => Failure::Interrupted,
             Ending::Failed { failure, .. } => *failure,
         };
@@ -315,7 +319,9 @@ impl Model {
         let task = self.runs[run].task(ix).clone();
         let node = &self.runs[run].tasks[ix];
         let used = node.attempt - node.free_tries;
-        let step = match retry::decide(task.more().retry.as_ref(), task.idempotent, used, failure, 0) {
+        let takeovers = (failure == Failure::LeaseLost).then_some(&retry::TAKEOVERS);
+        let retry = task.more().retry.as_ref().or(takeovers);
+        let step = match retry::decide(retry, task.idempotent, used, failure, 0) {
             Decision::TryAgain { wait } => {
                 self.try_again(at, wait, task.idempotent && failure == Failure::Interrupted);
                 return TaskStatus::Ready;

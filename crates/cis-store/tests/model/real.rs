@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use cis_core::dag;
 use cis_core::id::{Epoch, ExecutionId, Fence, RunKey};
 use cis_core::run::RunStatus;
-use cis_core::source::Timestamp;
+use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{
     Advance, Claim, Publish, Report, RevisionStatus, RunRef, Settle, StartRun, Store, StoreError,
@@ -44,7 +44,7 @@ impl Real {
         let file = dir.path().join("dag.db");
         let chunks = if chopped { Chunks { rows: 2, told_at_once: 1 } } else { Chunks::default() };
         let store = SqliteStore::open_in_chunks(&file, Durability::Process, chunks).expect("a store");
-        let epoch = runtime.block_on(store.open_epoch(now)).expect("an epoch").epoch;
+        let epoch = runtime.block_on(store.open_epoch(now, support::boot(now))).expect("an epoch").epoch;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let onlooker = Connection::open_with_flags(&file, flags).expect("an onlooker");
         Self {
@@ -108,11 +108,13 @@ impl Real {
             }
             Command::Work => self.work(now),
             Command::Pass(_) => Ok(Answer::Nothing),
-            Command::Sweep => self.ask(|store| store.sweep(now)).map(|swept| Answer::Swept {
-                ended: self.ended(&swept.ended),
-                next_due: swept.next_due,
-                more_work: swept.more_work,
-            }),
+            Command::Sweep => {
+                self.ask(|store| store.sweep(now, BootTime(now.0))).map(|swept| Answer::Swept {
+                    ended: self.ended(&swept.ended),
+                    next_due: swept.next_due,
+                    more_work: swept.more_work,
+                })
+            }
             Command::Reopen => self.reopen(now),
         };
         answer.unwrap_or_else(|refused| refused)
@@ -155,7 +157,8 @@ impl Real {
     ) -> Result<Answer, Answer> {
         let epoch = Epoch(self.epoch.0 - i64::from(old_life));
         let (holder, kinds) = ("local".to_owned(), vec!["shell"]);
-        let claim = claim.map(|limit| Claim { epoch, holder, limit, kinds, scopes: None });
+        let claim =
+            claim.map(|limit| Claim { epoch, holder, limit, kinds, scopes: None, capabilities: Vec::new() });
         let reports = reports.iter().map(|told| self.report(told, now)).collect();
         let advanced = self.ask(|store| store.advance(Advance { reports, claim, now }))?;
         assert!(advanced.stop.is_empty(), "only work asks attempts to stop");
@@ -222,7 +225,7 @@ impl Real {
         self.store.take().expect("an open store").close();
         let store = SqliteStore::open_in_chunks(&self.file(), Durability::Process, self.chunks);
         self.store = Some(store.expect("a store"));
-        let opening = self.ask(|store| store.open_epoch(now))?;
+        let opening = self.ask(|store| store.open_epoch(now, support::boot(now)))?;
         assert!(opening.epoch > self.epoch);
         self.epoch = opening.epoch;
         let mut live = Vec::new();

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use cis_core::dag::{self, Dag, Kind, More, Policy, RunIf, Task};
 use cis_core::id::{DagId, RunId, Scope, TaskIx};
 use cis_core::retry::{Backoff, Failure, Retry};
-use cis_core::source::{Millis, Timestamp};
-use cis_store::port::{Claimed, Ending, Publish, Report, StartRun};
+use cis_core::source::{BootTime, Millis, Timestamp};
+use cis_store::port::{Boot, Claimed, Ending, Publish, Report, StartRun};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -23,6 +23,11 @@ pub(crate) fn dir() -> TempDir {
 /// A runtime of the caller's own thread: the store's writer has one of its own.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime")
+}
+
+/// A machine that has always been up.
+pub(crate) fn boot(now: Timestamp) -> Boot {
+    Boot { id: "this boot".into(), now: BootTime(now.0) }
 }
 
 /// A task that waits for the tasks at these places.

@@ -69,6 +69,11 @@ fn fact(what: impl Into<String>, value: impl Into<String>, from: impl Into<Strin
 fn what_it_runs(task: &Task, skills: &SkillPath) -> Vec<Fact> {
     match &task.kind {
         Kind::Shell { command } => vec![fact("command", command.to_string(), "/bin/sh -c")],
+        Kind::External { input } => {
+            let needs = task.more().needs.join(", ");
+            let who = if needs.is_empty() { "anybody".to_owned() } else { format!("who has {needs}") };
+            vec![fact("claimed by", who, "others, over a node"), fact("input", input.to_string(), "task")]
+        }
         Kind::Skill(call) => {
             let mut facts = vec![fact("skill", call.skill.clone(), "task")];
             match skills.find(&call.skill) {

@@ -230,6 +230,7 @@ impl From<Refusal> for Failure {
             ErrorCode::NotFound => 3,
             ErrorCode::ContentConflict
             | ErrorCode::InvalidTransition
+            | ErrorCode::AlreadyClaimed
             | ErrorCode::LeaseExpired
             | ErrorCode::DuplicateIdempotencyKey
             | ErrorCode::AlreadyExists => 4,

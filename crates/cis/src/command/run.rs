@@ -303,6 +303,7 @@ fn dry_run(setup: &Setup, dag: &Dag, plan: &Plan, fates: Option<Vec<Fate>>) -> O
         let what = match &task.kind {
             cis_core::dag::Kind::Shell { command } => command.lines().next().unwrap_or_default().to_owned(),
             cis_core::dag::Kind::Skill(call) => format!("skill {}", call.skill),
+            cis_core::dag::Kind::External { .. } => "others claim it".to_owned(),
         };
         out += &format!("{:>3}  {}  {}\n", layers[ix.index()] + 1, task.id, text::clean(&what));
     }

@@ -29,10 +29,11 @@ pub(super) struct Read {
 enum Type {
     Shell,
     Skill,
+    External,
 }
 
 const DEBT: [(&str, bool); 2] = [("ignorable", true), ("blocking", false)];
-const LATER_TYPES: [&str; 4] = ["agent", "external", "approval", "dag"];
+const LATER_TYPES: [&str; 3] = ["agent", "approval", "dag"];
 const TYPES: [&str; 6] = ["shell", "skill", "agent", "external", "approval", "dag"];
 
 impl<'t> Walk<'t> {
@@ -69,7 +70,8 @@ impl<'t> Walk<'t> {
             }
         };
         let kind = self.kind(node, &fields, number, reads);
-        let more = self.more(&fields, number, reads);
+        let mut more = self.more(&fields, number, reads);
+        more.needs = get(TaskKey::Needs).map(|ix| self.needs(ix, kind.as_ref())).unwrap_or_default();
         let run_if = self.word(get(TaskKey::RunIf), &RunIf::WORDS).unwrap_or_default();
         let priority = self.priority(get(TaskKey::Priority));
         let idempotent = self.boolean(get(TaskKey::Idempotent));
@@ -127,7 +129,35 @@ impl<'t> Walk<'t> {
             env,
             workdir: self.owned_text(get(TaskKey::Workdir)),
             target_node: self.owned_text(get(TaskKey::TargetNode)),
+            needs: Vec::new(),
         }
+    }
+
+    /// Capabilities: a list of names, or one.
+    fn needs(&mut self, ix: Ix, kind: Option<&Kind>) -> Vec<String> {
+        if kind.is_some_and(|kind| !matches!(kind, Kind::External { .. })) {
+            let problem = "only `external` tasks have needs yet".to_owned();
+            let hint = "capabilities of a worker are meant; dependencies are `depends_on`".to_owned();
+            self.key_problem(ProblemCode::NotYetSupported, ix, problem, hint);
+            return Vec::new();
+        }
+        let tree = self.tree;
+        let names: Vec<Ix> = match tree.value(ix) {
+            Value::List(..) => tree.children(ix).collect(),
+            _ => vec![ix],
+        };
+        let mut needs = Vec::with_capacity(names.len());
+        for ix in names {
+            let Some(name) = self.text(ix) else { continue };
+            if is_name(name) {
+                needs.push(name.to_owned());
+            } else {
+                self.bad_name(ix, name);
+            }
+        }
+        needs.sort_unstable();
+        needs.dedup();
+        needs
     }
 
     /// A string that says something, kept.
@@ -198,6 +228,7 @@ impl<'t> Walk<'t> {
             }
         };
         match kind {
+            Type::External => Some(self.external(fields, number, reads)),
             Type::Shell => {
                 if let Some(ix) = skill.filter(|_| !names_shell) {
                     let hint = "remove `skill`, or `type = \"shell\"` and `command`".to_owned();
@@ -241,20 +272,55 @@ impl<'t> Walk<'t> {
         }
     }
 
+    /// What an external task is given. Nobody here starts a process for it, so what describes one has no place.
+    fn external(&mut self, fields: &Fields, number: usize, reads: &mut Vec<Read>) -> Kind {
+        let get = |key: TaskKey| fields.get(key as u8);
+        let foreign = [
+            TaskKey::Command,
+            TaskKey::Skill,
+            TaskKey::Env,
+            TaskKey::Workdir,
+            TaskKey::Grace,
+            TaskKey::Detach,
+        ];
+        let tree = self.tree;
+        let says_nothing = |ix: Ix| match tree.value(ix) {
+            Value::Bool(said) => !said,
+            Value::Map(..) => tree.children(ix).next().is_none(),
+            _ => false,
+        };
+        for ix in foreign.into_iter().filter_map(get).filter(|ix| !says_nothing(*ix)) {
+            let problem = format!("an external task has no `{}`", self.tree.key(ix));
+            let hint = "whoever claims it is given `input`".to_owned();
+            self.key_problem(ProblemCode::BadValue, ix, problem, hint);
+        }
+        let input = get(TaskKey::Input).map(|ix| {
+            self.templates_in(ix, number, reads);
+            self.json(ix)
+        });
+        Kind::External { input: Box::new(input.unwrap_or_default()) }
+    }
+
     fn type_word(&mut self, ix: Ix) -> Option<Type> {
         match self.text(ix)? {
             "shell" => Some(Type::Shell),
             "skill" => Some(Type::Skill),
+            "external" => Some(Type::External),
             word if LATER_TYPES.contains(&word) => {
                 let problem = format!("tasks of type `{word}` are not supported yet");
-                self.problem_hint(ProblemCode::NotYetSupported, ix, problem, "use `shell` or `skill`");
+                self.problem_hint(
+                    ProblemCode::NotYetSupported,
+                    ix,
+                    problem,
+                    "use `shell`, `skill` or `external`",
+                );
                 None
             }
             word => {
                 let shown: String = word.chars().take(80).collect();
                 let hint = match nearest(word, TYPES.into_iter()) {
                     Some(near) => format!("did you mean `{near}`?"),
-                    None => "use `shell` or `skill`".to_owned(),
+                    None => "use `shell`, `skill` or `external`".to_owned(),
                 };
                 self.problem_hint(
                     ProblemCode::BadValue,

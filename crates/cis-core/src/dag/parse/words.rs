@@ -48,6 +48,7 @@ pub(super) enum TaskKey {
     Workdir,
     Detach,
     TargetNode,
+    Needs,
 }
 
 /// The settings of a retry.
@@ -191,11 +192,11 @@ pub(super) const TASK: Words = Words {
         ("dir", TaskKey::Workdir as u8),
         ("detach", TaskKey::Detach as u8),
         ("target_node", TaskKey::TargetNode as u8),
+        ("needs", TaskKey::Needs as u8),
     ],
     later: &[
         ("rollback", "remove it; a task with `run_if = \"one_failed\"` can clean up"),
         ("locks", "remove it, or order the tasks with `depends_on`"),
-        ("needs", "here `needs` names capabilities of a worker; dependencies are `depends_on`"),
         ("sandbox", "remove it; tasks run with the rights of the node"),
         ("secrets", "pass them through the environment of `cis`"),
         ("agent", "call the agent from a shell task's `command`"),

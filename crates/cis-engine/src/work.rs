@@ -1,0 +1,270 @@
+//! Tasks that others work on: claiming them, keeping the claim, logging, and telling how it ended.
+//!
+//! ```text
+//!   claim ──► lease ──► heartbeat, progress, log … ──► complete │ fail │ release
+//!     └─ nothing there: wait at the desk        └─ silence: the lease runs out, somebody else may claim it
+//! ```
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{ExecutionId, Fence, Scope};
+use cis_core::retry::Failure;
+use cis_core::source::{Clock, Millis, Random, Timestamp};
+use cis_core::template;
+use cis_runner::log::{self, Record};
+use cis_runner::protocol::LogSummary;
+use cis_store::port::{
+    ClaimWork, Conclude, Concluded, Ending, Heartbeat, Held, Holding, IdempotencyKey, Once, Progress, Store,
+};
+use serde_json::Value;
+
+use crate::coordinator::handle::News;
+use crate::desk::Able;
+use crate::dispatch::scene;
+use crate::node::Node;
+use crate::system::System;
+
+pub use cis_runner::log::Stream;
+
+/// Attempts whose log was written to, kept in mind so that their end can say how much. Forgetting one costs that.
+const LOGS_MAX: usize = 4_096;
+
+/// Log files that attempts outside were given.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Logs(Arc<Mutex<HashMap<(ExecutionId, Fence), PathBuf>>>);
+
+/// Who claims what.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub claim_id: Option<String>,
+    pub identity: String,
+    pub worker: String,
+    pub limit: u32,
+    pub scopes: Option<Vec<Scope>>,
+    pub capabilities: Vec<String>,
+    pub term: Millis,
+}
+
+/// A task in the hands of somebody outside, with its input filled in.
+#[derive(Debug)]
+pub struct Job {
+    pub held: Held,
+    pub input: Value,
+    /// When the lease runs out, by the clock on the wall.
+    pub lease_expires: Timestamp,
+}
+
+/// Who says something of which attempt.
+#[derive(Debug, Clone)]
+pub struct Said {
+    pub execution: ExecutionId,
+    pub fence: Fence,
+    pub identity: String,
+    pub scopes: Option<Vec<Scope>>,
+}
+
+/// A piece of an attempt's output.
+#[derive(Debug, Clone)]
+pub struct Piece {
+    pub stream: Stream,
+    /// Where it stands in its stream: told again, it is written once.
+    pub offset: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// How an attempt ended, as its holder tells it.
+#[derive(Debug, Clone)]
+pub enum Outcome {
+    Completed { outputs: Option<Value> },
+    Failed { error: String, exit_code: Option<i32> },
+    Released,
+}
+
+impl Node {
+    /// Claims tasks; if there are none, waits for some, but no longer than `wait`.
+    pub async fn claim(&self, wanted: Wanted, wait: Duration) -> Result<Vec<Job>, Refusal> {
+        let able = Able { scopes: wanted.scopes.clone(), capabilities: wanted.capabilities.clone() };
+        let waited = tokio::time::sleep(wait);
+        tokio::pin!(waited);
+        loop {
+            let jobs = self.claim_now(&wanted).await?;
+            if !jobs.is_empty() || wait.is_zero() {
+                return Ok(jobs);
+            }
+            tokio::select! {
+                () = self.desk.wait(able.clone()) => {}
+                () = &mut waited => return Ok(Vec::new()),
+            }
+        }
+    }
+
+    async fn claim_now(&self, wanted: &Wanted) -> Result<Vec<Job>, Refusal> {
+        let (now, since_boot) = (System.now(), System.since_boot());
+        let held = self
+            .store
+            .claim_work(ClaimWork {
+                claim_id: wanted.claim_id.clone(),
+                identity: wanted.identity.clone(),
+                worker: wanted.worker.clone(),
+                limit: wanted.limit,
+                scopes: wanted.scopes.clone(),
+                capabilities: wanted.capabilities.clone(),
+                term: wanted.term,
+                now,
+                since_boot,
+            })
+            .await?;
+        if !held.is_empty() {
+            // Each task may have a time of its own that is over sooner.
+            let times = held.iter().filter_map(|held| held.claim.task().more().timeout);
+            let due = times.fold(wanted.term, Millis::min);
+            self.handle.wrote(News { due: Some(now.after(due)), ..News::default() }).await;
+        }
+        let mut jobs = Vec::with_capacity(held.len());
+        for held in held {
+            let input = held.claim.task().kind.input().cloned().unwrap_or_default();
+            match template::fill_json(&input, &scene(&held.claim)) {
+                Ok(input) => {
+                    let lease_expires = now.after(held.expires.since(since_boot));
+                    jobs.push(Job { held, input, lease_expires });
+                }
+                Err(e) => self.give_up(&held, &wanted.identity, format!("input {e}")).await?,
+            }
+        }
+        Ok(jobs)
+    }
+
+    /// Fails a task whose input cannot be made: nobody could work on it.
+    async fn give_up(&self, held: &Held, identity: &str, why: String) -> Result<(), Refusal> {
+        let said = Said {
+            execution: held.claim.execution,
+            fence: held.claim.fence,
+            identity: identity.to_owned(),
+            scopes: None,
+        };
+        let ending = Ending::Failed { failure: Failure::Broken, why: Some(why.clone()) };
+        let request = self.conclusion(None, said, ending, why);
+        self.record(request).await?.plain()?;
+        Ok(())
+    }
+
+    /// Keeps a claim.
+    pub async fn heartbeat(
+        &self,
+        said: Said,
+        term: Option<Millis>,
+    ) -> Result<(Heartbeat, Timestamp), Refusal> {
+        let holding = holding(said);
+        let (now, since_boot) = (holding.now, holding.since_boot);
+        let beat = self.store.heartbeat(holding, term).await?;
+        Ok((beat, now.after(beat.expires.since(since_boot))))
+    }
+
+    /// Notes how far its holder is.
+    pub async fn progress(&self, said: Said, progress: Progress) -> Result<(), Refusal> {
+        Ok(self.store.note_progress(holding(said), progress).await?)
+    }
+
+    /// Adds to the log of an attempt; answers how much of that stream has been told.
+    pub async fn log(&self, said: Said, piece: Piece) -> Result<u64, Refusal> {
+        let (node, holding) = (self.clone(), holding(said));
+        let Piece { stream, offset, bytes } = piece;
+        let piece = Record { stream, at_ms: holding.now.0, offset, bytes };
+        let writing = tokio::task::spawn_blocking(move || {
+            let attempt = node.reader()?.attempt(&holding)?;
+            let data_dir = &node.options().data_dir;
+            let path = data_dir.log(attempt.run.0, holding.execution.0, attempt.attempt);
+            // One at a time: where the next piece goes depends on the last one.
+            let mut logs = node.logs.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if logs.len() >= LOGS_MAX {
+                logs.clear();
+            }
+            let cap_bytes = node.options().limits.log_cap_bytes;
+            let told = log::append(&path, cap_bytes, &piece).map_err(|e| {
+                Refusal::new(ErrorCode::Unavailable, format!("the log cannot be written: {e}"))
+            })?;
+            logs.insert((holding.execution, holding.fence), path);
+            Ok(told)
+        });
+        writing.await.map_err(|_| Refusal::new(ErrorCode::Internal, "logging broke off"))?
+    }
+
+    /// Records how an attempt ended.
+    pub async fn conclude(
+        &self,
+        key: Option<IdempotencyKey>,
+        said: Said,
+        outcome: Outcome,
+    ) -> Result<Once<Concluded>, Refusal> {
+        let (ending, error, exit_code, outputs) = match outcome {
+            Outcome::Completed { outputs } => (Ending::Succeeded, String::new(), None, outputs),
+            Outcome::Released => (Ending::Released, String::new(), None, None),
+            Outcome::Failed { error, exit_code } => {
+                let failure = Failure::Exit(exit_code.unwrap_or(1));
+                (Ending::Failed { failure, why: Some(error.clone()) }, error, exit_code, None)
+            }
+        };
+        let log = self.log_of(&said).await;
+        let request = self.conclusion(key, said, ending, error);
+        self.record(Conclude { exit_code, outputs, output: log.stdout_tail, log_bytes: log.bytes, ..request })
+            .await
+    }
+
+    fn conclusion(&self, key: Option<IdempotencyKey>, said: Said, ending: Ending, error: String) -> Conclude {
+        Conclude {
+            key,
+            holding: holding(said),
+            ending,
+            exit_code: None,
+            error,
+            outputs: None,
+            output: String::new(),
+            log_bytes: 0,
+            random: System.bits(),
+        }
+    }
+
+    async fn record(&self, request: Conclude) -> Result<Once<Concluded>, Refusal> {
+        let (store, handle) = (self.store.clone(), self.handle.clone());
+        // On its own: a caller that goes away before the answer must not keep the loop from hearing of it.
+        let recording = tokio::spawn(async move {
+            let once = store.conclude(request).await?;
+            if let Ok(concluded) = once.answer.as_ref()
+                && !once.replayed
+            {
+                let (ended, due) = (concluded.ended.clone(), concluded.next_due);
+                handle.wrote(News { ended, due, ready: true }).await;
+            }
+            Ok::<_, Refusal>(once)
+        });
+        recording.await.map_err(|_| Refusal::new(ErrorCode::Internal, "recording broke off"))?
+    }
+
+    /// What the log of an attempt amounts to.
+    async fn log_of(&self, said: &Said) -> LogSummary {
+        let path = {
+            let mut logs = self.logs.0.lock().unwrap_or_else(PoisonError::into_inner);
+            logs.remove(&(said.execution, said.fence))
+        };
+        match path {
+            Some(path) => tokio::task::spawn_blocking(move || log::summary(&path)).await.unwrap_or_default(),
+            None => LogSummary::default(),
+        }
+    }
+
+    /// Lets those who wait for a task know of one, for as long as the node lives.
+    pub async fn attend_claimers(&self) -> Result<(), Refusal> {
+        let reader = self.reader()?;
+        self.desk.clone().attend(self.changes(), reader).await;
+        Ok(())
+    }
+}
+
+fn holding(said: Said) -> Holding {
+    let Said { execution, fence, identity, scopes } = said;
+    Holding { execution, fence, identity, scopes, now: System.now(), since_boot: System.since_boot() }
+}

@@ -1,0 +1,308 @@
+//! Tasks that others work on: claiming them, and everything a holder says.
+
+use std::time::Duration;
+
+use axum::extract::{Path, State as Has};
+use axum::http::StatusCode;
+use axum::response::Response;
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{ExecutionId, Fence, Scope};
+use cis_core::source::Millis;
+use cis_engine::work::{Job, Outcome, Piece, Said as Holds, Stream, Wanted};
+use cis_store::port::{Once, Progress};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{Asked, WAIT_MAX, dags, mark_replayed};
+use crate::State;
+use crate::say::{Said, said_no, yes};
+
+/// A lease, unless the claim says otherwise, and what it may say.
+const LEASE_SECS: u64 = 300;
+const LEASE_SECS_MAX: u64 = 24 * 60 * 60;
+
+/// Tasks one claim takes at most.
+const CLAIM_MAX: u32 = 100;
+
+/// The longest name of a worker, a claim or a capability, and how many capabilities there may be.
+const NAME_MAX: usize = 255;
+const CAPABILITIES_MAX: usize = 100;
+
+/// The longest note, and the longest outputs, a holder may leave.
+const NOTE_BYTES_MAX: usize = 16 << 10;
+const OUTPUTS_BYTES_MAX: usize = 1 << 20;
+
+/// What a claim may say.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Claim {
+    claim_id: Option<String>,
+    worker: Option<String>,
+    kinds: Option<Vec<String>>,
+    #[serde(default)]
+    capabilities: Vec<String>,
+    scopes: Option<Vec<Scope>>,
+    limit: Option<u32>,
+    lease_secs: Option<u64>,
+    wait_secs: Option<u64>,
+}
+
+/// `POST /api/v1/tasks/claim`: answers once there is something, or the time is over.
+pub(super) async fn claim(Has(state): Has<State>, asked: Asked) -> Said {
+    let claim: Claim = asked.json()?;
+    let wait = Duration::from_secs(claim.wait_secs.unwrap_or(0)).min(WAIT_MAX);
+    let wanted = wanted(claim, &asked)?;
+    let jobs = tokio::select! {
+        jobs = state.node.claim(wanted, wait) => jobs?,
+        () = crate::gone(state.leaving.clone()) => Vec::new(),
+    };
+    let tasks: Vec<Value> = jobs.iter().map(job).collect();
+    Ok(yes(StatusCode::OK, json!({"tasks": tasks})))
+}
+
+fn wanted(claim: Claim, asked: &Asked) -> Result<Wanted, Refusal> {
+    let identity = asked.caller.identity.clone();
+    let kinds = claim.kinds.unwrap_or_default();
+    if !kinds.is_empty() && !kinds.iter().any(|kind| kind == "external") {
+        return Err(invalid("`kinds`: only `external` tasks are claimed over HTTP"));
+    }
+    let limit = claim.limit.unwrap_or(1);
+    if !(1..=CLAIM_MAX).contains(&limit) {
+        return Err(invalid(format!("`limit` is 1 to {CLAIM_MAX}")));
+    }
+    if claim.capabilities.len() > CAPABILITIES_MAX {
+        return Err(invalid(format!("`capabilities`: at most {CAPABILITIES_MAX}")));
+    }
+    let names = [&claim.claim_id, &claim.worker].into_iter().flatten().chain(&claim.capabilities);
+    for name in names {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(invalid(format!("names are 1 to {NAME_MAX} characters long")));
+        }
+    }
+    let key = asked.key()?.map(|key| key.key);
+    Ok(Wanted {
+        // A claim's id is a key by another name.
+        claim_id: claim.claim_id.or(key),
+        worker: claim.worker.unwrap_or_else(|| identity.clone()),
+        identity,
+        limit,
+        scopes: within(claim.scopes, asked.caller.scopes.as_deref()),
+        capabilities: claim.capabilities,
+        term: term(claim.lease_secs)?.unwrap_or(Millis(LEASE_SECS * 1_000)),
+    })
+}
+
+/// The scopes a claim asks for, as far as its caller sees them.
+fn within(asked: Option<Vec<Scope>>, seen: Option<&[Scope]>) -> Option<Vec<Scope>> {
+    match (asked, seen) {
+        (Some(asked), Some(seen)) => Some(asked.into_iter().filter(|scope| seen.contains(scope)).collect()),
+        (asked, seen) => asked.or_else(|| seen.map(<[Scope]>::to_vec)),
+    }
+}
+
+fn term(secs: Option<u64>) -> Result<Option<Millis>, Refusal> {
+    match secs {
+        Some(secs) if !(1..=LEASE_SECS_MAX).contains(&secs) => {
+            Err(invalid(format!("`lease_secs` is 1 to {LEASE_SECS_MAX}")))
+        }
+        secs => Ok(secs.map(|secs| Millis(secs * 1_000))),
+    }
+}
+
+/// A claimed task, with all its holder needs to know.
+fn job(job: &Job) -> Value {
+    let claim = &job.held.claim;
+    let (dag, task) = (&claim.run.definition.dag, claim.task());
+    json!({
+        "execution_id": claim.execution,
+        "fence": claim.fence,
+        "lease_expires": job.lease_expires,
+        "lease_secs": job.held.term.0 / 1_000,
+        "run_id": claim.run.run_id,
+        "run": format!("{}#{}", dag.dag_id, claim.run.number),
+        "dag_id": dag.dag_id,
+        "scope": dag.scope,
+        "task_id": task.id,
+        "name": task.title(),
+        "description": task.more().description,
+        "attempt": claim.attempt,
+        "params": claim.run.params,
+        "input": job.input,
+        "handoff": job.held.handoff,
+    })
+}
+
+/// What every word of a holder begins with.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Heartbeat {
+    fence: Fence,
+    lease_secs: Option<u64>,
+}
+
+/// `POST /api/v1/tasks/{execution}/heartbeat`.
+pub(super) async fn heartbeat(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
+    let Heartbeat { fence, lease_secs } = asked.json()?;
+    let said = holds(&execution, fence, &asked)?;
+    let (beat, lease_expires) = state.node.heartbeat(said, term(lease_secs)?).await?;
+    let told =
+        json!({"lease_expires": lease_expires, "lease_secs": beat.term.0 / 1_000, "cancel": beat.cancel});
+    Ok(yes(StatusCode::OK, told))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Percent {
+    fence: Fence,
+    percent: Option<f64>,
+    note: Option<String>,
+}
+
+/// `POST /api/v1/tasks/{execution}/progress`.
+pub(super) async fn progress(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
+    let Percent { fence, percent, note } = asked.json()?;
+    if percent.is_some_and(|percent| !(0.0..=100.0).contains(&percent)) {
+        return Err(invalid("`percent` is 0 to 100").into());
+    }
+    if note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX) {
+        return Err(invalid(format!("`note` is at most {NOTE_BYTES_MAX} bytes")).into());
+    }
+    let said = holds(&execution, fence, &asked)?;
+    state.node.progress(said, Progress { percent, note }).await?;
+    Ok(yes(StatusCode::OK, json!({})))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Words {
+    fence: Fence,
+    #[serde(default)]
+    stream: StreamName,
+    /// Where the text stands in its stream: told again, it is written once.
+    offset: u64,
+    text: String,
+}
+
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StreamName {
+    #[default]
+    Stdout,
+    Stderr,
+}
+
+/// `POST /api/v1/tasks/{execution}/log`.
+pub(super) async fn log(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
+    let Words { fence, stream, offset, text } = asked.json()?;
+    // What counts bytes beyond this counts something else.
+    if offset > i64::MAX.cast_unsigned() {
+        return Err(invalid("`offset` counts bytes of the stream").into());
+    }
+    let stream = match stream {
+        StreamName::Stdout => Stream::Stdout,
+        StreamName::Stderr => Stream::Stderr,
+    };
+    let said = holds(&execution, fence, &asked)?;
+    let told = state.node.log(said, Piece { stream, offset, bytes: text.into_bytes() }).await?;
+    Ok(yes(StatusCode::OK, json!({"offset": told})))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Complete {
+    fence: Fence,
+    outputs: Option<Map<String, Value>>,
+}
+
+/// `POST /api/v1/tasks/{execution}/complete`.
+pub(super) async fn complete(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
+    let Complete { fence, outputs } = asked.json()?;
+    let outputs = outputs.map(Value::Object);
+    if outputs.as_ref().is_some_and(|outputs| outputs.to_string().len() > OUTPUTS_BYTES_MAX) {
+        return Err(Refusal::new(
+            ErrorCode::PayloadTooLarge,
+            format!("`outputs` are over {OUTPUTS_BYTES_MAX} bytes"),
+        )
+        .hint("leave large things where others find them, and hand on where that is")
+        .into());
+    }
+    conclude(&state, &execution, fence, &asked, Outcome::Completed { outputs }).await
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fail {
+    fence: Fence,
+    error: String,
+    exit_code: Option<i32>,
+}
+
+/// `POST /api/v1/tasks/{execution}/fail`.
+pub(super) async fn fail(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
+    let Fail { fence, mut error, exit_code } = asked.json()?;
+    error.truncate(error.floor_char_boundary(NOTE_BYTES_MAX));
+    conclude(&state, &execution, fence, &asked, Outcome::Failed { error, exit_code }).await
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Release {
+    fence: Fence,
+}
+
+/// `POST /api/v1/tasks/{execution}/release`: gives it back, for whoever claims it next.
+pub(super) async fn release(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
+    let Release { fence } = asked.json()?;
+    conclude(&state, &execution, fence, &asked, Outcome::Released).await
+}
+
+async fn conclude(state: &State, execution: &str, fence: Fence, asked: &Asked, outcome: Outcome) -> Said {
+    let said = holds(execution, fence, asked)?;
+    let Once { answer, replayed } = state.node.conclude(asked.key()?, said, outcome).await?;
+    let told = answer.map_or_else(said_no, |concluded| say_concluded(&json!(concluded)));
+    Ok(mark_replayed(told, replayed))
+}
+
+fn say_concluded(concluded: &Value) -> Response {
+    let told = json!({"execution_id": concluded["execution"], "task_id": concluded["task_id"],
+                      "status": concluded["status"]});
+    yes(StatusCode::OK, told)
+}
+
+/// Who says what of which attempt.
+fn holds(execution: &str, fence: Fence, asked: &Asked) -> Result<Holds, Refusal> {
+    let Ok(execution) = execution.parse() else {
+        return Err(crate::say::not_found("task", execution));
+    };
+    let (identity, scopes) = (asked.caller.identity.clone(), asked.caller.scopes.clone());
+    Ok(Holds { execution: ExecutionId(execution), fence, identity, scopes })
+}
+
+/// `POST /api/v1/tasks`: one task, and a DAG around it. The body is a task as a DAG has it, `external` unless it says
+/// otherwise, and beside it what belongs to the DAG.
+pub(super) async fn submit(Has(state): Has<State>, asked: Asked) -> Said {
+    let mut task: Map<String, Value> = asked.json()?;
+    let mut dag = Map::new();
+    for key in ["dag_id", "scope", "priority", "params"] {
+        // A task's own `params` are its input.
+        if let Some(value) = task.remove(key) {
+            dag.insert(key.to_owned(), value);
+        }
+    }
+    if let Some(by) = task.remove("submitted_by") {
+        let Some(by) = by.as_str() else { return Err(invalid("`submitted_by` is a name").into()) };
+        dag.insert("description".to_owned(), format!("submitted by {by}").into());
+    }
+    let unnamed = || format!("task-{}", state.node.new_run_id()).into();
+    dag.entry("dag_id").or_insert_with(unnamed);
+    task.entry("id").or_insert_with(|| "task".into());
+    if !["type", "kind", "command", "cmd", "skill"].iter().any(|key| task.contains_key(*key)) {
+        task.insert("type".to_owned(), "external".into());
+    }
+    dag.insert("tasks".to_owned(), json!([task]));
+    dags::publish_definition(&state, &asked, &Value::Object(dag).to_string().into_bytes(), false).await
+}
+
+fn invalid(why: impl Into<String>) -> Refusal {
+    Refusal::new(ErrorCode::ValidationFailed, why)
+}

@@ -1,0 +1,414 @@
+//! Tasks that somebody outside holds: claims under a lease, what holders say of them, and what they come to.
+//!
+//! Whatever is said of an attempt must come from its holder, with its fence, while the lease lives; otherwise nothing
+//! changes. The lease's clock is the time since boot: no clock that people set ends a lease or keeps it alive.
+
+use std::sync::Arc;
+
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{ExecutionId, Fence, RunKey, Scope};
+use cis_core::retry::Failure;
+use cis_core::source::{BootTime, Millis, Timestamp};
+use cis_core::task::TaskStatus;
+use rusqlite::{OptionalExtension, params};
+use serde_json::{Value, json};
+
+use super::reader::Reader;
+use super::tx::{Tx, parsed};
+use super::{advance, claim, keys, tasks};
+use crate::port::{
+    Answer, Boot, Claim, ClaimWork, Claimed, Conclude, Concluded, Ending, Heartbeat, Held, Holding, Note,
+    Progress, Recorded, Report, StoreError,
+};
+
+/// Notes kept per attempt; older ones make room.
+const NOTES_MAX: i64 = 50;
+
+/// Leases ended by one sweep; if there are more, the next sweep is due at once.
+const SWEEP_MAX: usize = 500;
+
+/// A task as its holder's words need it.
+struct Task {
+    run: RunKey,
+    task_id: String,
+    status: TaskStatus,
+    fence: Option<Fence>,
+    holder: Option<String>,
+    claimed_at: Option<Timestamp>,
+}
+
+/// A lease that is alive.
+struct Lease {
+    term: Millis,
+    expires: BootTime,
+}
+
+/// The first coordinator of a boot gives every lease a fresh term: nobody could renew it while the machine was off.
+pub(super) fn renew_after_boot(tx: &mut Tx<'_>, boot: &Boot) -> Answer<()> {
+    tx.memory.boot_id = boot.id.clone();
+    tx.conn
+        .prepare_cached("UPDATE leases SET boot_id = ?1, expires = ?2 + term_ms WHERE boot_id <> ?1")?
+        .execute(params![boot.id, boot.now.0])?;
+    Ok(())
+}
+
+/// See [`crate::Store::claim_work`].
+pub(super) fn claim_work(tx: &mut Tx<'_>, request: &ClaimWork) -> Answer<Vec<Held>> {
+    let known = match &request.claim_id {
+        Some(id) => keys::claimed(tx, &request.identity, id)?,
+        None => None,
+    };
+    if let Some(attempts) = known {
+        let again = attempts.into_iter().map(|(execution, fence)| still_held(tx, execution, fence));
+        return Ok(again.collect::<Answer<Vec<_>>>()?.into_iter().flatten().collect());
+    }
+    let (epoch, _) = tx.memory.fences.ok_or(StoreError::Closed)?;
+    let claim = Claim {
+        epoch,
+        holder: request.worker.clone(),
+        limit: request.limit,
+        kinds: vec!["external"],
+        scopes: request.scopes.clone(),
+        capabilities: request.capabilities.clone(),
+    };
+    let claimed = claim::claim(tx, &claim)?;
+    let held = claimed.into_iter().map(|claim| lease_out(tx, claim, request)).collect::<Answer<Vec<_>>>()?;
+    if let Some(id) = request.claim_id.as_ref().filter(|_| !held.is_empty()) {
+        let attempts: Vec<_> = held.iter().map(|held| (held.claim.execution, held.claim.fence)).collect();
+        keys::keep_claimed(tx, &request.identity, id, &attempts)?;
+    }
+    Ok(held)
+}
+
+fn lease_out(tx: &mut Tx<'_>, claim: Arc<Claimed>, request: &ClaimWork) -> Answer<Held> {
+    let expires = request.since_boot.after(request.term);
+    let deadline = claim.task().more().timeout.map(|limit| tx.now.after(limit));
+    tx.conn.prepare_cached("INSERT INTO leases VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute(params![
+        claim.execution.0,
+        claim.fence.0,
+        request.identity,
+        request.term.0,
+        tx.memory.boot_id,
+        expires.0,
+        deadline.map(|t| t.0)
+    ])?;
+    let handoff = notes(tx, claim.execution, claim.fence)?;
+    Ok(Held { claim, term: request.term, expires, handoff })
+}
+
+/// What was claimed before, if it is still held.
+fn still_held(tx: &mut Tx<'_>, execution: ExecutionId, fence: Fence) -> Answer<Option<Held>> {
+    let row = tx
+        .conn
+        .prepare_cached(
+            "SELECT t.run_key, t.attempt, l.term_ms, l.expires FROM leases l JOIN task_executions t USING (execution_id)
+             WHERE l.execution_id = ?1 AND l.fence = ?2",
+        )?
+        .query_row(params![execution.0, fence.0], |row| {
+            Ok((RunKey(row.get(0)?), row.get(1)?, Millis(row.get(2)?), BootTime(row.get(3)?)))
+        })
+        .optional()?;
+    let Some((run, attempt, term, expires)) = row else { return Ok(None) };
+    let ix = tx.peek(run)?.ix(execution);
+    let claim = Arc::new(claim::claimed(tx, run, execution, ix, fence, attempt)?);
+    Ok(Some(Held { claim, term, expires, handoff: notes(tx, execution, fence)? }))
+}
+
+/// What the holders before `fence` noted.
+fn notes(tx: &Tx<'_>, execution: ExecutionId, fence: Fence) -> Answer<Vec<Note>> {
+    let mut statement = tx.conn.prepare_cached(
+        "SELECT fence, holder, at, percent, note FROM notes WHERE execution_id = ?1 AND fence < ?2
+         ORDER BY fence DESC, number DESC LIMIT 0 + ?3",
+    )?;
+    let mut notes = statement
+        .query_map(params![execution.0, fence.0, NOTES_MAX], |row| {
+            Ok(Note {
+                attempt_fence: Fence(row.get(0)?),
+                holder: row.get(1)?,
+                at: Timestamp(row.get(2)?),
+                percent: row.get(3)?,
+                note: row.get(4)?,
+            })
+        })?
+        .collect::<Result<Vec<_>, _>>()?;
+    notes.reverse();
+    Ok(notes)
+}
+
+/// See [`crate::Store::heartbeat`].
+pub(super) fn heartbeat(tx: &mut Tx<'_>, holding: &Holding, term: Option<Millis>) -> Answer<Heartbeat> {
+    let task = task(tx, holding)?;
+    let lease = lease(tx, holding, &task)?;
+    let cancel = task.status == TaskStatus::Cancelling || tx.peek(task.run)?.is_stopping();
+    if cancel {
+        return Ok(Heartbeat { expires: lease.expires, term: lease.term, cancel });
+    }
+    let term = term.unwrap_or(lease.term);
+    let expires = holding.since_boot.after(term);
+    tx.conn
+        .prepare_cached(
+            "UPDATE leases SET expires = ?3, term_ms = ?4 WHERE execution_id = ?1 AND fence = ?2",
+        )?
+        .execute(params![holding.execution.0, holding.fence.0, expires.0, term.0])?;
+    Ok(Heartbeat { expires, term, cancel })
+}
+
+/// See [`crate::Store::note_progress`].
+pub(super) fn note_progress(tx: &mut Tx<'_>, holding: &Holding, said: &Progress) -> Answer<()> {
+    let task = task(tx, holding)?;
+    lease(tx, holding, &task)?;
+    let (execution, fence) = (holding.execution.0, holding.fence.0);
+    let last: i64 = tx
+        .conn
+        .prepare_cached("SELECT coalesce(max(number), 0) FROM notes WHERE execution_id = ?1 AND fence = ?2")?
+        .query_row([execution, fence], |row| row.get(0))?;
+    tx.conn.prepare_cached("INSERT INTO notes VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute(params![
+        execution,
+        fence,
+        last + 1,
+        task.holder,
+        tx.now.0,
+        said.percent,
+        said.note
+    ])?;
+    tx.conn
+        .prepare_cached("DELETE FROM notes WHERE execution_id = ?1 AND fence = ?2 AND number <= ?3")?
+        .execute([execution, fence, last + 1 - NOTES_MAX])?;
+    Ok(())
+}
+
+/// See [`crate::Store::conclude`].
+pub(super) fn conclude(tx: &mut Tx<'_>, request: &Conclude) -> Answer<Concluded> {
+    let holding = &request.holding;
+    let found = task(tx, holding)?;
+    let report = Report {
+        execution: holding.execution,
+        fence: holding.fence,
+        ending: request.ending.clone(),
+        started_at: found.claimed_at,
+        ended_at: tx.now,
+        exit_code: request.exit_code,
+        output: request.output.clone(),
+        error: request.error.clone(),
+        log_bytes: request.log_bytes,
+        log_cut_bytes: 0,
+        outputs: request.outputs.clone(),
+        random: request.random,
+    };
+    let status = match lease(tx, holding, &found) {
+        Ok(_) => end(tx, &report)?,
+        Err(_) if is_repeated(tx, &found, &report)? => found.status,
+        Err(refused) => return Err(refused),
+    };
+    let (execution, ended) = (holding.execution, std::mem::take(&mut tx.ended));
+    Ok(Concluded { execution, task_id: found.task_id, status, ended, next_due: tx.next_due })
+}
+
+/// Was this very result recorded already, and has nothing happened since?
+fn is_repeated(tx: &Tx<'_>, task: &Task, report: &Report) -> Answer<bool> {
+    if task.fence != Some(report.fence) || task.status.is_live() {
+        return Ok(false);
+    }
+    let kept: (Option<String>, Option<i32>, Option<String>) = tx
+        .conn
+        .prepare_cached("SELECT cause, exit_code, outputs_json FROM task_executions WHERE execution_id = ?1")?
+        .query_row([report.execution.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    Ok(kept == (advance::cause(report), report.exit_code, report.outputs.as_ref().map(Value::to_string)))
+}
+
+/// Ends an attempt and its lease.
+fn end(tx: &mut Tx<'_>, report: &Report) -> Answer<TaskStatus> {
+    tx.conn
+        .prepare_cached("DELETE FROM leases WHERE execution_id = ?1 AND fence = ?2")?
+        .execute([report.execution.0, report.fence.0])?;
+    let recorded = advance::record(tx, report)?;
+    tasks::tell_ending(tx)?;
+    match recorded {
+        Recorded::Now(status) => Ok(status),
+        Recorded::Stale => {
+            Err(StoreError::Database(format!("a lease of {} without its task", report.execution)))
+        }
+    }
+}
+
+/// The task that is spoken of, if the speaker may know of it.
+fn task(tx: &mut Tx<'_>, holding: &Holding) -> Answer<Task> {
+    let row = tx
+        .conn
+        .prepare_cached(
+            "SELECT run_key, task_id, status, fence, holder, claimed_at FROM task_executions WHERE execution_id = ?1",
+        )?
+        .query_row([holding.execution.0], |row| {
+            Ok(Task {
+                run: RunKey(row.get(0)?),
+                task_id: row.get(1)?,
+                status: parsed(row, 2, TaskStatus::from_word)?,
+                fence: row.get::<_, Option<i64>>(3)?.map(Fence),
+                holder: row.get(4)?,
+                claimed_at: row.get::<_, Option<i64>>(5)?.map(Timestamp),
+            })
+        })
+        .optional()?;
+    let sees = |scope: &Scope| holding.scopes.as_ref().is_none_or(|scopes| scopes.contains(scope));
+    match row {
+        Some(task) if sees(&tx.peek(task.run)?.scope) => Ok(task),
+        _ => Err(no_task(holding.execution).into()),
+    }
+}
+
+/// The speaker's lease, if it is alive.
+fn lease(tx: &Tx<'_>, holding: &Holding, task: &Task) -> Answer<Lease> {
+    let row = tx
+        .conn
+        .prepare_cached(
+            "SELECT identity, term_ms, expires FROM leases WHERE execution_id = ?1 AND fence = ?2",
+        )?
+        .query_row([holding.execution.0, holding.fence.0], |row| {
+            Ok((
+                row.get::<_, String>(0)?,
+                Lease { term: Millis(row.get(1)?), expires: BootTime(row.get(2)?) },
+            ))
+        })
+        .optional()?;
+    match row {
+        Some((identity, _)) if identity != holding.identity => {
+            let details =
+                json!({"task_id": task.task_id, "executor": task.holder, "claimed_at": task.claimed_at});
+            Err(held_by_other(&task.task_id).details(details).into())
+        }
+        Some((_, lease)) if lease.expires > holding.since_boot => Ok(lease),
+        _ => {
+            let details = json!({"task_id": task.task_id, "current_status": task.status});
+            Err(over(&task.task_id).details(details).into())
+        }
+    }
+}
+
+/// Ends the attempts whose lease, or whose own time, has run out.
+pub(super) fn expire(tx: &mut Tx<'_>, since_boot: BootTime) -> Answer<()> {
+    let lost = "SELECT execution_id, fence FROM leases INDEXED BY leases_expiring
+                WHERE expires <= ?1 ORDER BY expires LIMIT 0 + ?2";
+    end_all(tx, lost, since_boot.0, Failure::LeaseLost)?;
+    let late = "SELECT execution_id, fence FROM leases INDEXED BY leases_overdue
+                WHERE deadline IS NOT NULL AND deadline <= ?1 ORDER BY deadline LIMIT 0 + ?2";
+    end_all(tx, late, tx.now.0, Failure::Timeout)
+}
+
+fn end_all(tx: &mut Tx<'_>, due: &str, until: i64, failure: Failure) -> Answer<()> {
+    let due: Vec<(ExecutionId, Fence)> = tx
+        .conn
+        .prepare_cached(due)?
+        .query_map(params![until, SWEEP_MAX], |row| Ok((ExecutionId(row.get(0)?), Fence(row.get(1)?))))?
+        .collect::<Result<_, _>>()?;
+    for (execution, fence) in due {
+        let report = Report {
+            execution,
+            fence,
+            ending: Ending::Failed { failure, why: None },
+            started_at: None,
+            ended_at: tx.now,
+            exit_code: None,
+            output: String::new(),
+            error: String::new(),
+            log_bytes: 0,
+            log_cut_bytes: 0,
+            outputs: None,
+            // Nobody else's lease ends at the same fence: that spreads retries well enough.
+            random: fence.0.cast_unsigned(),
+        };
+        end(tx, &report)?;
+    }
+    Ok(())
+}
+
+/// When the next lease, or the next holder's time, runs out.
+pub(super) fn next_due(tx: &Tx<'_>, since_boot: BootTime) -> Answer<Option<Timestamp>> {
+    let (expires, deadline): (Option<i64>, Option<i64>) = tx
+        .conn
+        .prepare_cached(
+            "SELECT (SELECT min(expires) FROM leases),
+                    (SELECT min(deadline) FROM leases WHERE deadline IS NOT NULL)",
+        )?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let expires = expires.map(|at| tx.now.after(BootTime(at).since(since_boot)));
+    Ok([expires, deadline.map(Timestamp)].into_iter().flatten().min())
+}
+
+/// An attempt that somebody outside holds.
+#[derive(Debug, Clone, Copy)]
+pub struct AttemptLine {
+    pub run: RunKey,
+    pub attempt: u32,
+}
+
+/// Ready tasks of one queue that others may claim.
+#[derive(Debug, Clone)]
+pub struct Offer {
+    pub scope: Scope,
+    pub needs: Vec<String>,
+    pub tasks: u32,
+}
+
+impl Reader {
+    /// The attempt, if it is the speaker's and its lease lives.
+    pub fn attempt(&self, holding: &Holding) -> Answer<AttemptLine> {
+        let row = self
+            .conn
+            .prepare_cached(
+                "SELECT t.run_key, t.attempt, t.task_id, d.scope, l.identity, l.expires
+                 FROM task_executions t JOIN dag_runs r USING (run_key) JOIN dags d USING (dag_key)
+                 LEFT JOIN leases l ON l.execution_id = t.execution_id AND l.fence = ?2
+                 WHERE t.execution_id = ?1",
+            )?
+            .query_row([holding.execution.0, holding.fence.0], |row| {
+                let line = AttemptLine { run: RunKey(row.get(0)?), attempt: row.get(1)? };
+                let scope: Scope = parsed(row, 3, |text| text.parse().ok())?;
+                let lease = row.get::<_, Option<String>>(4)?.zip(row.get::<_, Option<i64>>(5)?);
+                Ok((line, row.get::<_, String>(2)?, scope, lease))
+            })
+            .optional()?;
+        let sees = |scope: &Scope| holding.scopes.as_ref().is_none_or(|scopes| scopes.contains(scope));
+        match row {
+            Some((line, task_id, scope, lease)) if sees(&scope) => match lease {
+                Some((identity, _)) if identity != holding.identity => Err(held_by_other(&task_id).into()),
+                Some((_, expires)) if expires > holding.since_boot.0 => Ok(line),
+                _ => Err(over(&task_id).into()),
+            },
+            _ => Err(no_task(holding.execution).into()),
+        }
+    }
+
+    /// What others may claim, at most `limit` tasks counted per queue.
+    pub fn offers(&self, limit: u32) -> Answer<Vec<Offer>> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT scope, needs, (SELECT count(*) FROM
+                 (SELECT 1 FROM task_executions t INDEXED BY tasks_claimable
+                  WHERE t.queue_key = q.queue_key AND status = 'ready' AND hold = 0 LIMIT 0 + ?1))
+             FROM queues q WHERE kind = 'external'",
+        )?;
+        let offers = statement.query_map([limit], |row| {
+            let needs: String = row.get(1)?;
+            Ok(Offer {
+                scope: parsed(row, 0, |text| text.parse().ok())?,
+                needs: needs.split_ascii_whitespace().map(ToOwned::to_owned).collect(),
+                tasks: row.get(2)?,
+            })
+        })?;
+        Ok(offers.collect::<Result<_, _>>()?)
+    }
+}
+
+fn no_task(execution: ExecutionId) -> Refusal {
+    Refusal::new(ErrorCode::NotFound, format!("no task {execution}"))
+}
+
+fn held_by_other(task_id: &str) -> Refusal {
+    Refusal::new(ErrorCode::AlreadyClaimed, format!("`{task_id}` is held by somebody else"))
+        .details(json!({"task_id": task_id}))
+}
+
+fn over(task_id: &str) -> Refusal {
+    Refusal::new(ErrorCode::LeaseExpired, format!("this claim of `{task_id}` is over: nothing was changed"))
+        .hint("stop working on it; claim again for something to do")
+        .details(json!({"task_id": task_id}))
+}
