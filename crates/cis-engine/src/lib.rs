@@ -37,7 +37,7 @@ pub mod data_dir;
 mod desk;
 mod dispatch;
 pub mod node;
-mod report;
+pub mod report;
 mod runner_link;
 pub mod select;
 pub mod server;

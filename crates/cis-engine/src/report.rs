@@ -94,7 +94,7 @@ fn read_outputs(ended: &Ended, claim: Option<&Claimed>) -> Result<Option<Value>,
 }
 
 /// A JSON object, or lines of `key=value`.
-fn parse_outputs(text: &str) -> Result<Value, String> {
+pub fn parse_outputs(text: &str) -> Result<Value, String> {
     if text.trim_start().starts_with('{') {
         return serde_json::from_str::<Map<String, Value>>(text)
             .map(Value::Object)

@@ -24,6 +24,12 @@ pub struct Global {
     /// Keep state here instead of ~/.local/share/cis
     #[arg(long, global = true, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+    /// The node to call, instead of the one of the data directory
+    #[arg(long, global = true, value_name = "URL", env = "CIS_NODE")]
+    pub node: Option<String>,
+    /// The token to call it with, instead of the owner's
+    #[arg(long, global = true, value_name = "TOKEN", env = "CIS_TOKEN", hide_env_values = true)]
+    pub token: Option<String>,
     /// Print JSON for machines
     #[arg(long, global = true)]
     pub json: bool,
@@ -55,6 +61,8 @@ pub enum Command {
     /// Serve this data directory to agents over HTTP
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Claim external tasks of a node and run a command for each
+    Work(WorkArgs),
     /// Tokens: who may call a node
     #[command(subcommand)]
     Token(TokenCommand),
@@ -311,6 +319,29 @@ pub enum NodeCommand {
         #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:6767")]
         bind: std::net::SocketAddr,
     },
+}
+
+/// How a worker works.
+#[derive(Debug, Args)]
+pub struct WorkArgs {
+    /// What this worker can do: it gets tasks that need no more than these
+    #[arg(long, value_name = "CAPABILITY")]
+    pub needs: Vec<String>,
+    /// Take tasks of these scopes only
+    #[arg(long = "scope", value_name = "SCOPE")]
+    pub scopes: Vec<String>,
+    /// What people see as the holder of its tasks, instead of the token's identity
+    #[arg(long)]
+    pub name: Option<String>,
+    /// How long a task stays claimed without a heartbeat (default 5m)
+    #[arg(long, value_name = "TIME")]
+    pub lease: Option<String>,
+    /// End after one task, with its command's exit code
+    #[arg(long)]
+    pub once: bool,
+    /// The command; the task's input is on its standard input and in `CIS_INPUT`
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -11,35 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::Node;
-use support::http::{Answer, Client};
-
-/// A DAG of external tasks without dependencies.
-fn field(id: &str, tasks: usize, more: &Value) -> String {
-    let task = |n| {
-        let mut task = json!({"id": format!("t{n}"), "type": "external", "input": {"n": n}});
-        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        task
-    };
-    json!({"dag_id": id, "tasks": (0..tasks).map(task).collect::<Vec<_>>()}).to_string()
-}
-
-/// Publishes and confirms.
-fn run(owner: &Client, dag: &str) -> Value {
-    let published = owner.post("/api/v1/dag/publish", dag).json();
-    let id = published["dag_id"].as_str().unwrap_or_else(|| panic!("{published}"));
-    owner.post(&format!("/api/v1/dag/{id}/confirm"), "").json()
-}
-
-fn claim(worker: &Client, body: &Value) -> Vec<Value> {
-    let answer = worker.post("/api/v1/tasks/claim", &body.to_string());
-    assert_eq!(answer.status, 200, "{answer:?}");
-    answer.json()["tasks"].as_array().unwrap().clone()
-}
-
-fn say(worker: &Client, task: &Value, what: &str, mut body: Value) -> Answer {
-    body["fence"] = task["fence"].clone();
-    worker.post(&format!("/api/v1/tasks/{}/{what}", task["execution_id"]), &body.to_string())
-}
+use support::http::{Client, field};
 
 #[test]
 fn an_agent_anywhere_does_its_part() {
@@ -54,45 +26,35 @@ fn an_agent_anywhere_does_its_part() {
         {"id": "say", "command": "echo \"verdict: $VERDICT\"", "depends_on": ["read"],
          "env": {"VERDICT": "{{ tasks.read.outputs.verdict }}"}},
     ]});
-    run(owner, &dag.to_string());
+    owner.run(&dag.to_string());
     let asks = |capabilities: Value| json!({"capabilities": capabilities, "worker": "w-1", "wait_secs": 30});
-    let tasks = claim(&worker, &asks(json!(["llm"])));
+    let tasks = worker.claim(&asks(json!(["llm"])));
     let task = &tasks[0];
     assert_eq!(
         (&task["task_id"], &task["run"], &task["attempt"]),
         (&json!("read"), &json!("review#1"), &json!(1))
     );
     assert_eq!(task["input"], json!({"repo": "cis", "file": "src/main.rs"}));
-    assert_eq!(say(&worker, task, "heartbeat", json!({})).json()["cancel"], false);
-    assert_eq!(say(&worker, task, "progress", json!({"percent": 50, "note": "half"})).status, 200);
+    assert_eq!(worker.say(task, "heartbeat", json!({})).json()["cancel"], false);
+    assert_eq!(worker.say(task, "progress", json!({"percent": 50, "note": "half"})).status, 200);
     for _ in 0..2 {
-        let told = say(&worker, task, "log", json!({"offset": 0, "text": "reading\n"}));
+        let told = worker.say(task, "log", json!({"offset": 0, "text": "reading\n"}));
         assert_eq!(told.json()["offset"], 8);
     }
     // Nobody else speaks for it, and nothing but a role lets anybody speak.
     let other = owner.with(&node.token(["did:cis:worker:x", "--as", "worker"]));
-    assert_eq!(say(&other, task, "complete", json!({})).code(), "AlreadyClaimed");
+    assert_eq!(other.say(task, "complete", json!({})).code(), "AlreadyClaimed");
     let reader = owner.with(&node.token(["did:cis:reader:r", "--as", "reader"]));
-    assert_eq!(say(&reader, task, "complete", json!({})).status, 403);
-    let done = say(&worker, task, "complete", json!({"outputs": {"verdict": "fine"}}));
+    assert_eq!(reader.say(task, "complete", json!({})).status, 403);
+    let done = worker.say(task, "complete", json!({"outputs": {"verdict": "fine"}}));
     assert_eq!((done.status, done.json()["status"].clone()), (200, json!("completed")));
-    assert_eq!(say(&worker, task, "complete", json!({"outputs": {"verdict": "fine"}})), done);
-    assert_eq!(say(&worker, task, "heartbeat", json!({})).code(), "LeaseExpired");
-    let told = until_over(owner, "review");
+    assert_eq!(worker.say(task, "complete", json!({"outputs": {"verdict": "fine"}})), done);
+    assert_eq!(worker.say(task, "heartbeat", json!({})).code(), "LeaseExpired");
+    let told = owner.until_over("review");
     assert_eq!(told["status"], "completed");
     assert_eq!(told["tasks"][2]["output"], "verdict: fine\n");
     assert_eq!(node.ok(["logs", "review", "--task", "read"]).out, "reading\n");
     node.assert_sound();
-}
-
-/// Waits for a run's end as a client would: by asking to be told.
-fn until_over(client: &Client, dag: &str) -> Value {
-    let mut told = client.get(&format!("/api/v1/dag/{dag}/status")).json();
-    while !["completed", "failed", "cancelled", "timed_out"].contains(&told["status"].as_str().unwrap()) {
-        let version = &told["version"];
-        told = client.get(&format!("/api/v1/dag/{dag}/status?wait=30s&after={version}")).json();
-    }
-    told
 }
 
 #[test]
@@ -105,24 +67,24 @@ fn a_claim_waits_for_something_to_do() {
             .map(|n| {
                 let scopes = json!([if n % 2 == 0 { "project-a" } else { "global" }]);
                 let body = json!({"wait_secs": 60, "scopes": scopes, "worker": format!("w{n}")});
-                scope.spawn(move || claim(owner, &body))
+                scope.spawn(move || owner.claim(&body))
             })
             .collect();
         // One task for four who wait: one gets it, and the others go on waiting.
         let mut one: Value = serde_json::from_str(&field("one", 1, &json!({}))).unwrap();
-        run(owner, &one.to_string());
+        owner.run(&one.to_string());
         one["scope"] = json!("project-a");
-        run(owner, &field("three", 3, &json!({})));
+        owner.run(&field("three", 3, &json!({})));
         one["dag_id"] = json!("a-one");
-        run(owner, &one.to_string());
+        owner.run(&one.to_string());
         for n in 2..5 {
             one["dag_id"] = json!(format!("a-{n}"));
-            run(owner, &one.to_string());
+            owner.run(&one.to_string());
         }
         let claimed: Vec<Vec<Value>> = waiting.into_iter().map(|one| one.join().unwrap()).collect();
         assert!(claimed.iter().all(|tasks| tasks.len() == 1));
     });
-    assert!(claim(owner, &json!({})).is_empty());
+    assert!(owner.claim(&json!({})).is_empty());
     node.assert_sound();
 }
 
@@ -137,10 +99,10 @@ fn one_task_needs_no_dag() {
     let again = agent.call("POST", "/api/v1/tasks", &[("Idempotency-Key", "one")], &body.to_string());
     assert_eq!(again.body, made.body);
     // Behind the same gate as any DAG.
-    assert!(claim(&agent, &json!({"capabilities": ["eyes"]})).is_empty());
+    assert!(agent.claim(&json!({"capabilities": ["eyes"]})).is_empty());
     let confirm = made.json()["confirm_url"].as_str().unwrap().to_owned();
     assert_eq!(up.client.post(&confirm, "").status, 200);
-    let tasks = claim(&agent, &json!({"capabilities": ["eyes"], "wait_secs": 30}));
+    let tasks = agent.claim(&json!({"capabilities": ["eyes"], "wait_secs": 30}));
     assert_eq!(tasks[0]["input"], json!({"what": "look"}));
     let wrong = agent.post("/api/v1/tasks", &json!({"inptu": {}}).to_string());
     assert_eq!((wrong.status, wrong.code()), (422, "ValidationFailed".to_owned()));
@@ -153,7 +115,7 @@ fn bad_words_are_told_what_is_wrong() {
     let node = Node::new();
     let up = node.up();
     let owner = &up.client;
-    run(owner, &field("d", 1, &json!({})));
+    owner.run(&field("d", 1, &json!({})));
     for body in [
         json!({"limit": 0}),
         json!({"limit": 101}),
@@ -167,7 +129,7 @@ fn bad_words_are_told_what_is_wrong() {
         let answer = owner.post("/api/v1/tasks/claim", &body.to_string());
         assert_eq!((answer.status, answer.code().as_str()), (422, "ValidationFailed"), "{body}");
     }
-    let task = claim(owner, &json!({})).remove(0);
+    let task = owner.claim(&json!({})).remove(0);
     for (what, body) in [
         ("progress", json!({"percent": 101})),
         ("progress", json!({"percent": -0.5})),
@@ -176,11 +138,11 @@ fn bad_words_are_told_what_is_wrong() {
         ("complete", json!({"outputs": [1]})),
         ("fail", json!({})),
     ] {
-        assert_eq!(say(owner, &task, what, body.clone()).status, 422, "{what} {body}");
+        assert_eq!(owner.say(&task, what, body.clone()).status, 422, "{what} {body}");
     }
     assert_eq!(owner.post("/api/v1/tasks/nine/heartbeat", "{\"fence\": 1}").status, 404);
     assert_eq!(owner.post("/api/v1/tasks/999999/heartbeat", "{\"fence\": 1}").status, 404);
-    assert_eq!(say(owner, &task, "complete", json!({})).status, 200);
+    assert_eq!(owner.say(&task, "complete", json!({})).status, 200);
     node.assert_sound();
 }
 
@@ -189,22 +151,22 @@ fn claims_outlive_the_node() {
     let node = Node::new();
     let up = node.up();
     let owner = up.client.clone();
-    run(&owner, &field("d", 2, &json!({})));
+    owner.run(&field("d", 2, &json!({})));
     let named = json!({"claim_id": "mine", "limit": 2});
-    let tasks = claim(&owner, &named);
-    assert_eq!(say(&owner, &tasks[0], "log", json!({"offset": 0, "text": "before\n"})).status, 200);
+    let tasks = owner.claim(&named);
+    assert_eq!(owner.say(&tasks[0], "log", json!({"offset": 0, "text": "before\n"})).status, 200);
     up.running.signal(Signal::KILL);
     up.running.wait();
     let up = node.up();
     let owner = up.client.clone();
     // The same claim again, as after a lost answer.
     let fences = |tasks: &[Value]| tasks.iter().map(|task| task["fence"].clone()).collect::<Vec<_>>();
-    assert_eq!(fences(&claim(&owner, &named)), fences(&tasks));
-    assert_eq!(say(&owner, &tasks[0], "log", json!({"offset": 7, "text": "after\n"})).json()["offset"], 13);
+    assert_eq!(fences(&owner.claim(&named)), fences(&tasks));
+    assert_eq!(owner.say(&tasks[0], "log", json!({"offset": 7, "text": "after\n"})).json()["offset"], 13);
     for task in &tasks {
-        assert_eq!(say(&owner, task, "complete", json!({})).status, 200);
+        assert_eq!(owner.say(task, "complete", json!({})).status, 200);
     }
-    assert_eq!(until_over(&owner, "d")["status"], "completed");
+    assert_eq!(owner.until_over("d")["status"], "completed");
     assert_eq!(node.ok(["logs", "d", "--task", "t0"]).out, "before\nafter\n");
     node.assert_sound();
 }
@@ -283,7 +245,7 @@ fn sixty_four_claimers_win_each_task_once() {
     const TASKS: usize = 10_000;
     let node = Node::new();
     let up = node.up();
-    let confirmed = run(&up.client, &field("field", TASKS, &json!({})));
+    let confirmed = up.client.run(&field("field", TASKS, &json!({})));
     assert_eq!(confirmed["tasks_count"], TASKS);
     let (clock, done) = (AtomicU64::new(0), AtomicUsize::new(0));
     let tick = || clock.fetch_add(1, Ordering::SeqCst);
@@ -294,7 +256,7 @@ fn sixty_four_claimers_win_each_task_once() {
     };
     let tell = |worker: &Client, task: &Value, what: &str, meant: fn(i64) -> What| {
         let (fence, from) = (task["fence"].as_i64().unwrap(), tick());
-        let answer = say(worker, task, what, json!({}));
+        let answer = worker.say(task, what, json!({}));
         let seen = if answer.status == 200 { meant(fence) } else { What::Refused(fence) };
         note(task, from, seen);
         answer.status == 200
@@ -307,7 +269,7 @@ fn sixty_four_claimers_win_each_task_once() {
                 while done.load(Ordering::SeqCst) < TASKS {
                     let from = tick();
                     let body = json!({"limit": 1 + n % 16, "wait_secs": 1, "worker": format!("w{n}")});
-                    let tasks = claim(&worker, &body);
+                    let tasks = worker.claim(&body);
                     for task in &tasks {
                         note(task, from, What::Claimed(task["fence"].as_i64().unwrap()));
                     }
@@ -335,6 +297,6 @@ fn sixty_four_claimers_win_each_task_once() {
     let wrong: Vec<_> = histories.values().filter(|ops| !is_linearizable(Rules::default(), ops)).collect();
     assert!(wrong.is_empty(), "{} of them, such as {:?}", wrong.len(), wrong[0]);
     assert!(histories.values().filter(|ops| ops.len() > 2).count() > TASKS / 20);
-    assert_eq!(until_over(&up.client, "field")["status"], "completed");
+    assert_eq!(up.client.until_over("field")["status"], "completed");
     node.assert_sound();
 }

@@ -14,7 +14,8 @@ const MAY_KNOW: [(&str, &[&str]); 7] = [
     ("cis-runner", &["cis-core"]),
     ("cis-engine", &["cis-core", "cis-store", "cis-runner"]),
     ("cis-server", &["cis-core", "cis-store", "cis-engine"]),
-    ("cis", &["cis-core", "cis-store", "cis-runner", "cis-engine", "cis-server"]),
+    ("cis-client", &["cis-core"]),
+    ("cis", &["cis-core", "cis-store", "cis-runner", "cis-engine", "cis-server", "cis-client"]),
     ("xtask", &["cis-core", "cis-store"]),
 ];
 

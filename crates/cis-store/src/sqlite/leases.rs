@@ -10,7 +10,7 @@ use cis_core::id::{ExecutionId, Fence, RunKey, Scope};
 use cis_core::retry::Failure;
 use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{OptionalExtension, Row, params};
 use serde_json::{Value, json};
 
 use super::reader::Reader;
@@ -121,18 +121,20 @@ fn notes(tx: &Tx<'_>, execution: ExecutionId, fence: Fence) -> Answer<Vec<Note>>
          ORDER BY fence DESC, number DESC LIMIT 0 + ?3",
     )?;
     let mut notes = statement
-        .query_map(params![execution.0, fence.0, NOTES_MAX], |row| {
-            Ok(Note {
-                attempt_fence: Fence(row.get(0)?),
-                holder: row.get(1)?,
-                at: Timestamp(row.get(2)?),
-                percent: row.get(3)?,
-                note: row.get(4)?,
-            })
-        })?
+        .query_map(params![execution.0, fence.0, NOTES_MAX], |row| note(row, 0))?
         .collect::<Result<Vec<_>, _>>()?;
     notes.reverse();
     Ok(notes)
+}
+
+fn note(row: &Row<'_>, from: usize) -> rusqlite::Result<Note> {
+    Ok(Note {
+        attempt_fence: Fence(row.get(from)?),
+        holder: row.get(from + 1)?,
+        at: Timestamp(row.get(from + 2)?),
+        percent: row.get(from + 3)?,
+        note: row.get(from + 4)?,
+    })
 }
 
 /// See [`crate::Store::heartbeat`].
@@ -376,6 +378,20 @@ impl Reader {
             },
             _ => Err(no_task(holding.execution).into()),
         }
+    }
+
+    /// What the holders of a run's tasks said last of how far they are.
+    pub fn progress(&self, run: RunKey) -> Answer<Vec<(ExecutionId, Note)>> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT n.execution_id, n.fence, n.holder, n.at, n.percent, n.note
+             FROM task_executions t INDEXED BY tasks_live JOIN leases l USING (execution_id)
+             JOIN notes n ON n.execution_id = l.execution_id AND n.fence = l.fence
+             WHERE t.run_key = ?1 AND t.status IN ('running', 'cancelling')
+               AND n.number = (SELECT max(number) FROM notes m
+                               WHERE m.execution_id = n.execution_id AND m.fence = n.fence)",
+        )?;
+        let notes = statement.query_map([run.0], |row| Ok((ExecutionId(row.get(0)?), note(row, 1)?)))?;
+        Ok(notes.collect::<Result<_, _>>()?)
     }
 
     /// What others may claim, at most `limit` tasks counted per queue.

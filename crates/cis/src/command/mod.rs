@@ -27,10 +27,12 @@ mod skill;
 mod status;
 mod token;
 mod watch;
+mod work;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cis_client::Client;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_engine::coordinator::Options;
 use cis_engine::data_dir::DataDir;
@@ -58,7 +60,13 @@ pub type Outcome = Result<u8, Failure>;
 pub struct Setup {
     pub config: Config,
     pub json: bool,
+    /// The node to call, and with which token, if that was said.
+    node: Option<String>,
+    token: Option<String>,
 }
+
+/// Where a node listens unless it is told otherwise.
+const USUAL_NODE: &str = "http://127.0.0.1:6767";
 
 /// Runs the command and tells what went wrong.
 pub fn main(cli: Cli) -> ExitCode {
@@ -95,6 +103,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Node(NodeCommand::Start { bind }) => {
             node::start(&Setup::new(&global, Flags::default())?, bind)
         }
+        Command::Work(args) => work::work(&Setup::new(&global, Flags::default())?, &args),
         Command::Token(command) => token::token(&Setup::new(&global, Flags::default())?, command),
         Command::Skill(command) => skill::skill(&Setup::new(&global, Flags::default())?, command),
         Command::Coordinator(args) => {
@@ -158,7 +167,20 @@ fn runner(global: &Global) -> Outcome {
 impl Setup {
     fn new(global: &Global, flags: Flags) -> Result<Self, Failure> {
         let flags = Flags { config: global.config.clone(), data_dir: global.data_dir.clone(), ..flags };
-        Ok(Self { config: Config::load(&flags, &Surroundings::here())?, json: global.json })
+        let config = Config::load(&flags, &Surroundings::here())?;
+        Ok(Self { config, json: global.json, node: global.node.clone(), token: global.token.clone() })
+    }
+
+    /// The node to call. Whoever has a token of its own never calls as somebody else.
+    fn remote(&self) -> Result<Client, Failure> {
+        let token = match &self.token {
+            Some(token) => token.clone(),
+            None => std::fs::read_to_string(self.data_dir().admin_token()).map_err(|_| {
+                Failure::new(ErrorCode::Unauthorized, "no token to call a node with")
+                    .hint("set `CIS_TOKEN`; `cis token create` makes one")
+            })?,
+        };
+        Ok(Client::new(self.node.as_deref().unwrap_or(USUAL_NODE), &token)?)
     }
 
     /// The data directory, which need not exist.

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Node, Running};
 
@@ -19,6 +19,16 @@ pub struct Up {
 pub struct Client {
     pub address: Arc<str>,
     pub token: String,
+}
+
+/// A DAG of external tasks without dependencies, each with `more` settings.
+pub fn field(id: &str, tasks: usize, more: &Value) -> String {
+    let task = |n| {
+        let mut task = json!({"id": format!("t{n}"), "type": "external", "input": {"n": n}});
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task
+    };
+    json!({"dag_id": id, "tasks": (0..tasks).map(task).collect::<Vec<_>>()}).to_string()
 }
 
 /// What it answered.
@@ -58,6 +68,36 @@ impl Client {
 
     pub fn post(&self, path: &str, body: &str) -> Answer {
         self.call("POST", path, &[], body)
+    }
+
+    /// Publishes and confirms.
+    pub fn run(&self, dag: &str) -> Value {
+        let published = self.post("/api/v1/dag/publish", dag).json();
+        let id = published["dag_id"].as_str().unwrap_or_else(|| panic!("{published}"));
+        self.post(&format!("/api/v1/dag/{id}/confirm"), "").json()
+    }
+
+    /// Waits for a run's end as a client would: by asking to be told.
+    pub fn until_over(&self, dag: &str) -> Value {
+        let mut told = self.get(&format!("/api/v1/dag/{dag}/status")).json();
+        while !["completed", "failed", "cancelled", "timed_out"].contains(&told["status"].as_str().unwrap()) {
+            let version = &told["version"];
+            told = self.get(&format!("/api/v1/dag/{dag}/status?wait=30s&after={version}")).json();
+        }
+        told
+    }
+
+    /// Claims tasks.
+    pub fn claim(&self, body: &Value) -> Vec<Value> {
+        let answer = self.post("/api/v1/tasks/claim", &body.to_string());
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["tasks"].as_array().unwrap().clone()
+    }
+
+    /// Says something of a claimed task.
+    pub fn say(&self, task: &Value, what: &str, mut body: Value) -> Answer {
+        body["fence"] = task["fence"].clone();
+        self.post(&format!("/api/v1/tasks/{}/{what}", task["execution_id"]), &body.to_string())
     }
 
     /// Calls with the token and whatever headers are given.

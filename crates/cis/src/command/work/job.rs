@@ -1,0 +1,365 @@
+//! One task in a worker's hands: its command, what it prints, and heartbeats while it runs.
+
+use std::io::{Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::source::{BootTime, Clock, Millis};
+use cis_engine::report::parse_outputs;
+use cis_engine::system::System;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+
+use super::voice::{Voice, is_passing};
+use super::{Task, Wake};
+use crate::command::Failure;
+
+/// Between SIGTERM and SIGKILL.
+const GRACE: Millis = Millis(10_000);
+
+/// How long output may still come from what escaped the command's group.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What is read of the command's output at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// What happens to a job.
+#[derive(Debug)]
+pub(super) enum Event {
+    Exited(ExitStatus),
+    /// A stream has ended.
+    Quiet,
+    /// The node wants it stopped.
+    Cancel,
+    /// The claim is over, or cannot be trusted any more.
+    Lost(String),
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub(super) enum Ending {
+    Completed,
+    Failed { why: String, exit: u8 },
+    Cancelled,
+    Lost { why: String },
+    Interrupted,
+}
+
+impl Ending {
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed { .. } => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Lost { .. } => "lost",
+            Self::Interrupted => "given back",
+        }
+    }
+
+    pub(super) fn why(&self) -> Option<String> {
+        match self {
+            Self::Failed { why, .. } | Self::Lost { why } => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// The exit code of a worker that does one task.
+    pub(super) fn exit(&self) -> u8 {
+        match self {
+            Self::Completed => 0,
+            Self::Failed { exit, .. } => *exit,
+            Self::Cancelled | Self::Lost { .. } => 1,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+/// Why the command is being stopped.
+#[derive(Debug)]
+enum Stop {
+    Cancel,
+    Interrupted,
+    Lost(String),
+}
+
+/// A job under way.
+pub(super) struct Job {
+    voice: Voice,
+    group: Option<Pid>,
+    dir: tempfile::TempDir,
+    wake: mpsc::Sender<Wake>,
+    trusted: BootTime,
+}
+
+impl Job {
+    /// Starts the command; what cannot be started is told to the node.
+    pub(super) fn start(
+        task: &Task,
+        command: &[String],
+        voice: Voice,
+        wake: mpsc::Sender<Wake>,
+    ) -> Result<Self, Failure> {
+        let unable = |what: &str, e: std::io::Error| {
+            // Somebody else may be able.
+            let _ = voice.say("release", json!({}));
+            Failure::new(ErrorCode::Unavailable, format!("cannot {what}: {e}"))
+        };
+        let trusted = voice.trusted(System.since_boot(), GRACE);
+        let dir = tempfile::tempdir().map_err(|e| unable("make a directory for outputs", e))?;
+        let input = task.input.to_string();
+        let Some((program, args)) = command.split_first() else {
+            return Err(Failure::usage("no command to run"));
+        };
+        let child = Command::new(program)
+            .args(args)
+            .env("CIS_INPUT", &input)
+            .env("CIS_HANDOFF", task.handoff.to_string())
+            .env("CIS_DAG_ID", &task.dag_id)
+            .env("CIS_RUN_ID", &task.run_id)
+            .env("CIS_TASK_ID", &task.task_id)
+            .env("CIS_ATTEMPT", task.attempt.to_string())
+            .env("CIS_FENCE", task.fence.to_string())
+            .env("CIS_OUTPUT", dir.path().join("output"))
+            .env("CIS_PROGRESS", dir.path().join("progress"))
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| unable(&format!("start `{program}`"), e))?;
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let job = Self { voice, group, dir, wake, trusted };
+        job.attend(child, input);
+        Ok(job)
+    }
+
+    /// Threads that wait for what the command does.
+    fn attend(&self, mut child: Child, input: String) {
+        if let Some(mut stdin) = child.stdin.take() {
+            // A command that does not read its input is none the worse for it.
+            thread::spawn(move || stdin.write_all(input.as_bytes()));
+        }
+        if let Some(stdout) = child.stdout.take() {
+            self.listen(stdout, "stdout");
+        }
+        if let Some(stderr) = child.stderr.take() {
+            self.listen(stderr, "stderr");
+        }
+        let wake = self.wake.clone();
+        thread::spawn(move || {
+            let status = child.wait().unwrap_or_else(|_| ExitStatus::from_raw(1 << 8));
+            let _ = wake.send(Wake::Job(Event::Exited(status)));
+        });
+        let (voice, wake, trusted) = (self.voice.clone(), self.wake.clone(), self.trusted);
+        let progress = self.dir.path().join("progress");
+        thread::spawn(move || beat(&voice, &wake, &progress, trusted));
+    }
+
+    /// Passes a stream on: to whoever watches the worker, and to the log.
+    fn listen(&self, from: impl Read + Send + 'static, stream: &'static str) {
+        let (voice, wake) = (self.voice.clone(), self.wake.clone());
+        thread::spawn(move || {
+            pass_on(from, stream, |text, offset| {
+                let piece = json!({"stream": stream, "offset": offset, "text": text});
+                if !voice.is_over_within(Duration::ZERO) {
+                    let _ = voice.insist("log", &piece);
+                }
+            });
+            let _ = wake.send(Wake::Job(Event::Quiet));
+        });
+    }
+
+    /// Stays with the job to its end, and tells the node of it.
+    pub(super) fn see_through(self, woken: &mpsc::Receiver<Wake>) -> Ending {
+        let (mut stop, mut streams) = (None, 2);
+        let status = loop {
+            // Once it is being stopped, it has no more than the grace.
+            let event = match &stop {
+                Some((_, until)) => {
+                    woken.recv_timeout(Duration::from_millis(BootTime::since(*until, System.since_boot()).0))
+                }
+                None => woken.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(Wake::Job(Event::Exited(status))) => break status,
+                Ok(Wake::Job(Event::Quiet)) => streams -= 1,
+                Ok(Wake::Job(Event::Cancel)) => self.stop(&mut stop, Stop::Cancel),
+                Ok(Wake::Job(Event::Lost(why))) => self.stop(&mut stop, Stop::Lost(why)),
+                Ok(Wake::Interrupted) if stop.is_some() => self.signal(Signal::KILL),
+                Ok(Wake::Interrupted) => self.stop(&mut stop, Stop::Interrupted),
+                Ok(Wake::Claimed(_)) => {}
+                Err(_) => {
+                    self.signal(Signal::KILL);
+                    // Killed, it ends soon; and it is asked no more often than this.
+                    stop = stop.map(|(why, _)| (why, System.since_boot().after(GRACE)));
+                }
+            }
+        };
+        // Nothing of the command outlives it.
+        self.signal(Signal::KILL);
+        while streams > 0 {
+            match woken.recv_timeout(LAST_WORDS) {
+                Ok(Wake::Job(Event::Quiet)) => streams -= 1,
+                Ok(Wake::Job(Event::Lost(why))) => self.stop(&mut stop, Stop::Lost(why)),
+                Ok(Wake::Interrupted) => self.stop(&mut stop, Stop::Interrupted),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        let ending = self.conclude(stop.map(|(why, _)| why), status);
+        self.voice.end();
+        ending
+    }
+
+    /// Asks the command to end; it has until the grace is over. What was lost stays lost.
+    fn stop(&self, stop: &mut Option<(Stop, BootTime)>, why: Stop) {
+        *stop = match stop.take() {
+            None => {
+                self.signal(Signal::TERM);
+                Some((why, System.since_boot().after(GRACE)))
+            }
+            Some((lost @ Stop::Lost(_), until)) => Some((lost, until)),
+            Some((_, until)) => Some((why, until)),
+        };
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group {
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    fn conclude(&self, stop: Option<Stop>, status: ExitStatus) -> Ending {
+        let (what, body, ending) = match (stop, status.success()) {
+            (Some(Stop::Lost(why)), _) => return Ending::Lost { why },
+            (Some(Stop::Interrupted), false) => ("release", json!({}), Ending::Interrupted),
+            (Some(Stop::Cancel), false) => ("release", json!({}), Ending::Cancelled),
+            (_, true) => match self.outputs() {
+                Ok(outputs) => ("complete", json!({"outputs": outputs}), Ending::Completed),
+                Err(why) => ("fail", json!({"error": why}), Ending::Failed { why, exit: 1 }),
+            },
+            (None, false) => {
+                let exit = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+                let why = format!("exit {exit}");
+                let body = json!({"error": why, "exit_code": exit});
+                ("fail", body, Ending::Failed { why, exit: u8::try_from(exit).unwrap_or(1) })
+            }
+        };
+        // As long as the lease may live: what is not heard by then would be refused.
+        match self.voice.insist(what, &body) {
+            Ok(_) => ending,
+            Err(refusal) => Ending::Lost { why: refusal.message },
+        }
+    }
+
+    /// What the command handed on.
+    fn outputs(&self) -> Result<Option<Value>, String> {
+        match std::fs::read_to_string(self.dir.path().join("output")) {
+            Ok(text) => parse_outputs(&text).map(Some),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(format!("`$CIS_OUTPUT` cannot be read: {e}")),
+        }
+    }
+}
+
+/// Keeps the claim until nothing more is to be said.
+fn beat(voice: &Voice, wake: &mpsc::Sender<Wake>, progress: &Path, mut trusted: BootTime) {
+    let (mut noted, mut cancelled) = (None, false);
+    while !voice.is_over_within(voice.beat()) {
+        let sent = System.since_boot();
+        let event = match voice.say("heartbeat", json!({})) {
+            Ok(answer) if answer["cancel"] == true => (!cancelled).then_some(Event::Cancel),
+            Ok(_) => {
+                trusted = voice.trusted(sent, GRACE);
+                note(voice, progress, &mut noted);
+                None
+            }
+            Err(refusal) if is_passing(&refusal) && System.since_boot() < trusted => None,
+            Err(Refusal { message, .. }) => Some(Event::Lost(message)),
+        };
+        cancelled |= matches!(event, Some(Event::Cancel));
+        let lost = matches!(event, Some(Event::Lost(_)));
+        if let Some(event) = event {
+            let _ = wake.send(Wake::Job(event));
+        }
+        if lost {
+            return;
+        }
+    }
+}
+
+/// Tells the last line of `$CIS_PROGRESS`, if it is new: `NOTE`, or `PERCENT NOTE`.
+fn note(voice: &Voice, progress: &Path, noted: &mut Option<String>) {
+    let Ok(text) = std::fs::read_to_string(progress) else { return };
+    let Some(line) = text.lines().rfind(|line| !line.trim().is_empty()) else { return };
+    if noted.as_deref() == Some(line) {
+        return;
+    }
+    *noted = Some(line.to_owned());
+    let (first, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
+    let percent = first.trim_end_matches('%').parse::<f64>().ok().filter(|n| (0.0..=100.0).contains(n));
+    let words = if percent.is_some() { rest } else { line };
+    let _ = voice.say("progress", json!({"percent": percent, "note": words}));
+}
+
+/// Reads a stream to its end and hands it out as text, with where each piece stands.
+fn pass_on(mut from: impl Read, stream: &str, mut tell: impl FnMut(&str, u64)) {
+    let mut buffer = vec![0; READ_BYTES];
+    let (mut kept, mut offset) = (Vec::new(), 0);
+    loop {
+        let read = from.read(&mut buffer).unwrap_or(0);
+        kept.extend_from_slice(&buffer[..read]);
+        // A character may come in two pieces; at the end there is no second one.
+        let whole = match std::str::from_utf8(&kept) {
+            Err(e) if read > 0 && e.error_len().is_none() => e.valid_up_to(),
+            _ => kept.len(),
+        };
+        let bytes: Vec<u8> = kept.drain(..whole).collect();
+        let text = String::from_utf8_lossy(&bytes);
+        if !text.is_empty() {
+            let _ = match stream {
+                "stderr" => std::io::stderr().write_all(text.as_bytes()),
+                _ => std::io::stdout().write_all(text.as_bytes()),
+            };
+            tell(&text, offset);
+            offset += text.len() as u64;
+        }
+        if read == 0 {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives out what it holds in the pieces it came in.
+    struct Pieces(Vec<&'static [u8]>);
+
+    impl Read for Pieces {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            if self.0.is_empty() {
+                return Ok(0);
+            }
+            let piece = self.0.remove(0);
+            into[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        }
+    }
+
+    #[test]
+    fn a_character_in_two_pieces_is_one() {
+        let mut told = Vec::new();
+        pass_on(Pieces(vec![b"a\xc3", b"\xa9b", b"\xff", b"\xc3"]), "stderr", |text, at| {
+            told.push((text.to_owned(), at));
+        });
+        let expected = [("a", 0), ("éb", 1), ("\u{fffd}", 4), ("\u{fffd}", 7)];
+        assert_eq!(told, expected.map(|(text, at)| (text.to_owned(), at)));
+    }
+}
