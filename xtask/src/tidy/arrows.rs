@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::run::{cargo, output};
 
 /// Each crate of ours with the ones of ours it may know.
-const MAY_KNOW: [(&str, &[&str]); 7] = [
+const MAY_KNOW: [(&str, &[&str]); 8] = [
     ("cis-core", &[]),
     ("cis-store", &["cis-core"]),
     ("cis-runner", &["cis-core"]),

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Result, anyhow};
 use cis_core::dag::{self, Defaults, Format};
 use cis_core::id::{Epoch, Scope};
-use cis_core::source::{Clock, Random, Timestamp, new_run_id};
+use cis_core::source::{BootTime, Clock, Random, Timestamp, new_run_id};
 use cis_store::Store;
-use cis_store::port::{Advance, Advanced, Claim, Claimed, Ending, Publish, Report, Settle, StartRun};
+use cis_store::port::{Advance, Advanced, Boot, Claim, Claimed, Ending, Publish, Report, Settle, StartRun};
 use cis_store::sqlite::{Durability, SqliteStore};
 use serde_json::json;
 use xtask::{clock, repo};
@@ -38,6 +38,10 @@ impl Clock for Source {
     fn now(&self) -> Timestamp {
         Timestamp(clock::unix_ms())
     }
+
+    fn since_boot(&self) -> BootTime {
+        BootTime(clock::unix_ms())
+    }
 }
 
 impl Random for Source {
@@ -51,7 +55,8 @@ impl Driver {
     pub(crate) async fn open(file: &Path) -> Result<Self> {
         let store = SqliteStore::open(file, Durability::Process)?;
         let source = Source(AtomicU64::new(clock::unix_ms().unsigned_abs()));
-        let epoch = store.open_epoch(source.now()).await?.epoch;
+        let boot = Boot { id: "bench".into(), now: source.since_boot() };
+        let epoch = store.open_epoch(source.now(), boot).await?.epoch;
         Ok(Self { store, epoch, source })
     }
 
@@ -107,6 +112,7 @@ impl Driver {
             limit,
             kinds: vec!["shell", "skill"],
             scopes: Some(vec![scope.clone()]),
+            capabilities: Vec::new(),
         };
         Ok(self.store.advance(Advance { reports, claim: Some(claim), now: self.source.now() }).await?)
     }

@@ -16,21 +16,30 @@
 //! | [`machine`] | what the figures depend on: cores, kernel, pressure, fdatasync |
 //! | [`report`] | rows, bars, and the page |
 //! | [`versus`] | W0 to W3 |
+//! | [`served`], [`wire`] | a node to call, and calling it |
+//! | [`agents`] | W4: agents over HTTP |
+//! | [`reads`] | W5: status reads |
+//! | [`idle`] | a node that has nothing to do, and those who wait for it |
 //! | [`history`], [`growth`] | W6: a store with a million finished tasks, and what it slows down |
 //! | [`claims`] | W6: how long a claim takes behind tasks it may not take |
 //! | [`size`] | W7: a hundred thousand tasks |
 
+mod agents;
 mod bed;
 mod claims;
 mod contest;
 mod growth;
 mod history;
+mod idle;
 mod machine;
 mod process;
+mod reads;
 mod report;
+mod served;
 mod shape;
 mod size;
 mod versus;
+mod wire;
 
 use std::fs;
 use std::path::PathBuf;
@@ -63,16 +72,22 @@ struct Options {
 type Workload = (&'static str, fn(&Bed) -> Result<Vec<Row>>);
 
 /// All of them, in the order they run.
-const WORKLOADS: [Workload; 6] = [
+const WORKLOADS: [Workload; 9] = [
     ("W0", versus::own_share),
     ("W1", versus::wide),
     ("W2", versus::chain),
     ("W3", versus::layers),
+    ("W4", agents::agents),
+    ("W5", reads::reads),
+    ("idle", idle::idle),
     ("W6", growth::growth),
     ("W7", size::size),
 ];
 
 fn main() -> ExitCode {
+    if std::env::args().any(|arg| arg == served::HELLO) {
+        return served::hello();
+    }
     match measure(&Options::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {

@@ -63,6 +63,28 @@ impl Row {
         }
     }
 
+    /// A share of something else that should be at least `bar`.
+    pub(crate) fn share(what: &str, share: Spread, bar: f64, goal: f64, at: Conditions) -> Self {
+        let verdict = if share.median >= bar { Verdict::Met } else { Verdict::Missed };
+        Self {
+            bar: format!("≥ {bar} ({goal})"),
+            verdict,
+            ..Self::ratio(what, share, f64::INFINITY, None, at)
+        }
+    }
+
+    /// A figure that should be at most `bar`, in `unit`.
+    pub(crate) fn at_most(what: &str, figure: f64, bar: f64, unit: &str, at: Conditions) -> Self {
+        Self {
+            what: what.to_owned(),
+            figure: format!("{figure:.1} {unit}"),
+            bar: format!("≤ {bar} {unit}"),
+            verdict: Verdict::at_most(figure, bar),
+            detail: String::new(),
+            conditions: at,
+        }
+    }
+
     /// The same without a bar: it is only there to be known.
     pub(crate) fn without_bar(self) -> Self {
         Self { bar: "–".to_owned(), verdict: Verdict::Shown, ..self }
@@ -168,6 +190,9 @@ const PROTOCOL: &str = "\
 | W1 | 10,000 tasks that do not wait for each other |
 | W2 | a chain of 2,000 tasks |
 | W3 | 50 layers of 20 tasks, each waiting for all of the layer before |
+| W4 | 64 agents, each again and again: publish a DAG of one `external` task, confirm it, claim it, complete it, over HTTP at `power`; beside 64 threads that call the same store operations themselves |
+| W5 | 64 connections ask for the status of 1,000 DAGs at random while 100 new revisions a second are published; no answer is older than what was acknowledged before it was asked for; beside an HTTP server that only says hello |
+| idle | the node's memory and its runner's after one task; the time from starting `cis node` to its first answer; 5,000 followers and long-polls that nothing happens for, and what they cost a claim |
 | W6 | W1, reads and claims on a store with 1,000,000 finished tasks, made through store operations; claims behind 1,000,000 ready tasks of a scope the claimant may not touch |
 | W7 | 1,000 layers of 100 tasks, each waiting for two of the layer before |
 ";
