@@ -45,14 +45,21 @@ pub enum Preset {
     Agent,
     Worker,
     Reader,
+    /// Decides about what others publish.
+    Approver,
     /// All of it, its own definitions included.
     Owner,
 }
 
 impl Preset {
     /// Every preset with its word.
-    pub const WORDS: [(&'static str, Self); 4] =
-        [("agent", Self::Agent), ("worker", Self::Worker), ("reader", Self::Reader), ("owner", Self::Owner)];
+    pub const WORDS: [(&'static str, Self); 5] = [
+        ("agent", Self::Agent),
+        ("worker", Self::Worker),
+        ("reader", Self::Reader),
+        ("approver", Self::Approver),
+        ("owner", Self::Owner),
+    ];
 
     /// The preset with this word.
     pub fn from_word(word: &str) -> Option<Self> {
@@ -65,6 +72,7 @@ impl Preset {
             Self::Agent => vec![Role::Read, Role::Publish, Role::Work],
             Self::Worker => vec![Role::Read, Role::Work],
             Self::Reader => vec![Role::Read],
+            Self::Approver => vec![Role::Read, Role::Confirm],
             Self::Owner => Role::ALL.to_vec(),
         }
     }
@@ -116,6 +124,9 @@ mod tests {
         assert_eq!(agent.needs(Role::Confirm).unwrap_err().code, ErrorCode::Forbidden);
         assert!(!agent.self_confirm);
         assert!(Caller::preset("o", Preset::Owner, None).self_confirm);
+        let approver = Caller::preset("p", Preset::Approver, None);
+        assert!(approver.needs(Role::Confirm).is_ok() && !approver.self_confirm);
+        assert!(approver.needs(Role::Publish).is_err() && approver.needs(Role::Admin).is_err());
         for (word, preset) in Preset::WORDS {
             assert_eq!(Preset::from_word(word), Some(preset));
         }

@@ -188,6 +188,9 @@ pub struct Published {
     pub revision: Revision,
     pub status: RevisionStatus,
     pub content_hash: String,
+    /// How long from now it still waits for a decision, if it waits and not for ever.
+    #[serde(default)]
+    pub waits: Option<Millis>,
 }
 
 /// Where a revision stands.

@@ -6,6 +6,7 @@ use cis_core::dag::plan::Plan;
 use cis_core::dag::stored;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Revision;
+use cis_core::source::Timestamp;
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Value, json};
 
@@ -19,6 +20,7 @@ use crate::port::{
 /// See [`crate::Store::publish`].
 pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
     let dag_key = dag_key(tx, request)?;
+    expire_overdue(tx, dag_key, request)?;
     if let Some(found) = same_content(tx, dag_key, request)? {
         return Ok(found);
     }
@@ -57,7 +59,23 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
     }
     let plan = Plan::new(&request.dag);
     tx.remember_definition(Definition { key, revision, dag: Arc::clone(&request.dag), plan });
-    Ok(published(request, true, key, revision, RevisionStatus::Pending))
+    Ok(published(request, true, key, revision, (RevisionStatus::Pending, request.expires_at)))
+}
+
+/// What has waited too long is over before the same is asked for again, whether a sweep has come by or not.
+fn expire_overdue(tx: &mut Tx<'_>, dag_key: i64, request: &Publish) -> Answer<()> {
+    let overdue: Vec<(i64, i64)> = tx
+        .conn
+        .prepare_cached(
+            "SELECT definition_key, version FROM dag_definitions
+             WHERE dag_key = ?1 AND content_hash = ?2 AND status = 'pending' AND expires_at <= ?3",
+        )?
+        .query_map(params![dag_key, request.content_hash, tx.now.0], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    for (definition, version) in overdue {
+        expire(tx, definition, version)?;
+    }
+    Ok(())
 }
 
 fn dag_key(tx: &Tx<'_>, request: &Publish) -> Answer<i64> {
@@ -79,15 +97,17 @@ fn same_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<Option<P
     let row = tx
         .conn
         .prepare_cached(
-            "SELECT definition_key, revision, status FROM dag_definitions
+            "SELECT definition_key, revision, status, expires_at FROM dag_definitions
              WHERE dag_key = ?1 AND content_hash = ?2 AND status IN ('pending', 'confirmed')
              ORDER BY revision DESC LIMIT 1",
         )?
         .query_row(params![dag_key, request.content_hash], |row| {
-            Ok((row.get(0)?, Revision(row.get(1)?), parsed(row, 2, RevisionStatus::from_word)?))
+            let expires_at = row.get::<_, Option<i64>>(3)?.map(Timestamp);
+            let stands = (parsed(row, 2, RevisionStatus::from_word)?, expires_at);
+            Ok((row.get(0)?, Revision(row.get(1)?), stands))
         })
         .optional()?;
-    Ok(row.map(|(key, revision, status)| published(request, false, key, revision, status)))
+    Ok(row.map(|(key, revision, stands)| published(request, false, key, revision, stands)))
 }
 
 /// Was this content turned down before, or left undecided for too long? Then it is no other content.
@@ -127,8 +147,9 @@ fn published(
     created: bool,
     key: i64,
     revision: Revision,
-    status: RevisionStatus,
+    (status, expires_at): (RevisionStatus, Option<Timestamp>),
 ) -> Published {
+    let waiting = expires_at.filter(|_| status == RevisionStatus::Pending);
     Published {
         created,
         definition: key,
@@ -137,6 +158,7 @@ fn published(
         revision,
         status,
         content_hash: request.content_hash.clone(),
+        waits: waiting.map(|at| at.since(request.now)),
     }
 }
 
@@ -145,9 +167,11 @@ pub(super) fn settle(tx: &mut Tx<'_>, request: &Settle) -> Answer<Settled> {
     let (status, hash, version) = tx
         .conn
         .prepare_cached(
-            "SELECT status, content_hash, version FROM dag_definitions WHERE definition_key = ?1",
+            // A request that is overdue has run out, whether a sweep has come by or not.
+            "SELECT iif(status = 'pending' AND expires_at <= ?2, 'expired', status), content_hash, version
+             FROM dag_definitions WHERE definition_key = ?1",
         )?
-        .query_row([request.definition], |row| {
+        .query_row(params![request.definition, tx.now.0], |row| {
             Ok((parsed(row, 0, RevisionStatus::from_word)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
         })
         .optional()?

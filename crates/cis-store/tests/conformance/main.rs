@@ -105,6 +105,7 @@ suite! { sqlite, crate::SqliteHome:
         a_new_revision_needs_its_own_confirmation,
         rejected_content_may_be_asked_for_again,
         expired_content_may_be_asked_for_again,
+        what_is_overdue_is_over,
         scopes_do_not_meet,
         settling_again_changes_nothing,
         a_confirmation_is_bound_to_the_content,

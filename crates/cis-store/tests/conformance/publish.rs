@@ -2,7 +2,7 @@
 
 use cis_core::error::ErrorCode;
 use cis_core::id::{Revision, Scope};
-use cis_core::source::Timestamp;
+use cis_core::source::{Millis, Timestamp};
 use cis_store::port::{Publish, RevisionStatus, Settle, Store};
 
 use crate::fixture::{Home, World, code};
@@ -63,6 +63,25 @@ pub(crate) fn expired_content_may_be_asked_for_again<H: Home>(w: &mut World<H>) 
     assert_eq!(w.sweep_after(1).next_due, None);
     assert_eq!(code(w.settle(&first, true)), ErrorCode::InvalidTransition);
     assert_eq!(w.publish(&dag).unwrap().revision, Revision(2));
+}
+
+/// Nobody depends on how soon a sweep comes by.
+pub(crate) fn what_is_overdue_is_over<H: Home>(w: &mut World<H>) {
+    let dag = dag("d", vec![task("a", &[])]);
+    let ask =
+        |now: Timestamp| Publish { expires_at: Some(Timestamp(now.0 + 10)), ..support::publish(&dag, now) };
+    let first = w.ask(|store| store.publish(ask(w.now))).unwrap().plain().unwrap();
+    assert_eq!(first.waits, Some(Millis(10)));
+    w.now = w.now.after(Millis(4));
+    let again = w.ask(|store| store.publish(ask(w.now))).unwrap().plain().unwrap();
+    assert_eq!((again.created, again.waits), (false, Some(Millis(6))));
+    w.now = w.now.after(Millis(6));
+    assert_eq!(code(w.settle(&first, true)), ErrorCode::InvalidTransition);
+    assert_eq!(code(w.settle(&first, false)), ErrorCode::InvalidTransition);
+    let second = w.ask(|store| store.publish(ask(w.now))).unwrap().plain().unwrap();
+    assert_eq!((second.created, second.revision, second.waits), (true, Revision(2), Some(Millis(10))));
+    w.settle(&second, true).unwrap();
+    assert_eq!(w.publish(&dag).unwrap().waits, None);
 }
 
 pub(crate) fn scopes_do_not_meet<H: Home>(w: &mut World<H>) {

@@ -140,6 +140,7 @@ impl Command {
 
 impl Model {
     fn publish(&mut self, content: usize, new_revision: bool, expires: Option<Millis>) -> Answer {
+        self.expire(|revision| revision.content == content);
         let name = &self.contents[content].dag_id;
         let same_name = |revision: &&Revision| self.contents[revision.content].dag_id == *name;
         let number = self.revisions.iter().filter(same_name).count() as i64 + 1;
@@ -168,10 +169,22 @@ impl Model {
         Answer::Published { created: true, revision: self.revisions.len() - 1, status }
     }
 
+    /// Lets requests run out that nobody decided about in time.
+    fn expire(&mut self, which: impl Fn(&Revision) -> bool) {
+        for revision in self.revisions.iter_mut().filter(|revision| which(revision)) {
+            if revision.is_overdue(self.now) {
+                revision.status = RevisionStatus::Expired;
+                self.reached.push(Reached::Expired);
+            }
+        }
+    }
+
     fn settle(&mut self, revision: usize, confirm: bool) -> Answer {
         let wanted = if confirm { RevisionStatus::Confirmed } else { RevisionStatus::Rejected };
+        let now = self.now;
         let this = &mut self.revisions[revision];
         match this.status {
+            RevisionStatus::Pending if this.is_overdue(now) => Answer::Refused(ErrorCode::InvalidTransition),
             RevisionStatus::Pending => {
                 this.status = wanted;
                 Answer::Settled { changed: true, status: wanted }
@@ -246,13 +259,7 @@ impl Model {
             });
             self.stop(run, StopReason::Timeout);
         }
-        for revision in &mut self.revisions {
-            let late = revision.expires_at.is_some_and(|at| at <= self.now);
-            if revision.status == RevisionStatus::Pending && late {
-                revision.status = RevisionStatus::Expired;
-                self.reached.push(Reached::Expired);
-            }
-        }
+        self.expire(|_| true);
         Answer::Swept {
             ended: self.ended.clone(),
             next_due: self.next_due(),

@@ -58,6 +58,13 @@ pub(crate) struct Revision {
     pub(crate) run: Option<usize>,
 }
 
+impl Revision {
+    /// Does it wait for a decision that can no longer come?
+    pub(crate) fn is_overdue(&self, now: Timestamp) -> bool {
+        self.status == RevisionStatus::Pending && self.expires_at.is_some_and(|at| at <= now)
+    }
+}
+
 impl Model {
     pub(crate) fn new(contents: Vec<Dag>, chopped: bool) -> Self {
         Self {
