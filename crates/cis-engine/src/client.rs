@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::command::{Command, Reply};
+use crate::data_dir::DataDir;
 use crate::server::Request;
 use crate::wire;
 
@@ -24,10 +25,15 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the coordinator that listens at `socket`; `None` if nobody does.
-    pub fn connect(socket: &Path) -> io::Result<Option<Self>> {
-        match with_short_path(socket, |short| UnixStream::connect(short)) {
-            Ok(stream) => Ok(Some(Self { stream })),
+    /// Connects to the coordinator of a data directory; `None` if there is none.
+    pub fn connect(data_dir: &DataDir) -> io::Result<Option<Self>> {
+        match with_short_path(&data_dir.socket(), |short| UnixStream::connect(short)) {
+            Ok(mut stream) => {
+                let key = std::fs::read_to_string(data_dir.door_key())?;
+                // A coordinator that is just going hears nothing any more; the next call finds that out.
+                let _ = wire::send(&mut stream, &Request::Key(key));
+                Ok(Some(Self { stream }))
+            }
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 Ok(None)
             }

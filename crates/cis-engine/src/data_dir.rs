@@ -1,13 +1,15 @@
 //! The files of one data directory, and the lock that makes its coordinator the only one.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use cis_core::id::RunId;
+
+use crate::system;
 
 /// A data directory. Its paths are made here and nowhere else, never from anybody's input.
 #[derive(Debug, Clone)]
@@ -47,6 +49,9 @@ impl DataDir {
         for part in ["logs", "outputs", "contexts"] {
             DirBuilder::new().recursive(true).mode(0o700).create(dir.root.join(part))?;
         }
+        if !dir.door_key().exists() {
+            write_once(&dir.door_key(), &format!("{}\n", hex(&system::secret()?)))?;
+        }
         Ok(dir)
     }
 
@@ -62,6 +67,12 @@ impl DataDir {
     /// The store's file.
     pub fn database(&self) -> PathBuf {
         self.root.join("dag.db")
+    }
+
+    /// What whoever comes to one of the sockets must know. Not everybody who can reach a socket can read what lies
+    /// beside it: a sandbox keeps files shut and sockets open.
+    pub fn door_key(&self) -> PathBuf {
+        self.root.join(cis_runner::client::DOOR_KEY)
     }
 
     /// Where the coordinator listens.
@@ -104,6 +115,11 @@ impl DataDir {
         self.root.join("admin.token")
     }
 
+    /// The node's private key.
+    pub fn node_key(&self) -> PathBuf {
+        self.root.join("node.key")
+    }
+
     /// Which boot of the machine the last coordinator saw.
     pub fn boot(&self) -> PathBuf {
         self.root.join("boot")
@@ -126,6 +142,26 @@ impl DataDir {
     fn lock(&self) -> PathBuf {
         self.root.join("coordinator.lock")
     }
+}
+
+/// Writes a secret that is never replaced: whole or not at all, and whoever comes second leaves the first one's alone.
+pub(crate) fn write_once(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_added_extension(std::process::id().to_string());
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    let linked = fs::hard_link(&new, path);
+    fs::remove_file(&new)?;
+    match linked {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        linked => linked,
+    }?;
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+/// In hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn lock(file: File) -> io::Result<Option<CoordinatorLock>> {

@@ -67,7 +67,9 @@ impl RunnerLink {
             buffer: vec![0; READ_BYTES].into(),
             known: Vec::new(),
         };
-        link.queue(&ToRunner::Hello { protocol: PROTOCOL, epoch: address.epoch.0, slots: address.slots });
+        let key = std::fs::read_to_string(address.data_dir.join(client::DOOR_KEY)).ok();
+        let (epoch, slots) = (address.epoch.0, address.slots);
+        link.queue(&ToRunner::Hello { protocol: PROTOCOL, epoch, slots, key });
         link.flush().await?;
         match link.next().await? {
             FromRunner::Welcome { attempts, .. } => {

@@ -157,7 +157,7 @@ impl Session {
                 });
             }
             Link::There(_) | Link::Closed => {
-                let client = Client::connect(&self.options.data_dir.socket()).map_err(|e| unreachable(&e))?;
+                let client = Client::connect(&self.options.data_dir).map_err(|e| unreachable(&e))?;
                 let follower = thread::Builder::new().name("cis-follow".into());
                 let followed = follower.spawn(move || {
                     if let Some(mut changes) = client.and_then(|client| client.follow().ok()) {
@@ -279,7 +279,7 @@ fn open_link(options: &Options) -> Result<Link, Refusal> {
         if let Some(lock) = options.data_dir.try_lock().map_err(|e| unreachable(&e))? {
             return start_here(options.clone(), lock).map(Link::Here);
         }
-        if let Some(mut client) = Client::connect(&options.data_dir.socket()).map_err(|e| unreachable(&e))? {
+        if let Some(mut client) = Client::connect(&options.data_dir).map_err(|e| unreachable(&e))? {
             match client.hello() {
                 Ok(true) => return Ok(Link::There(client)),
                 // It is going.
@@ -337,10 +337,10 @@ async fn live(
     ready: mpsc::Sender<(Handle, tokio::runtime::Handle, SqliteStore)>,
 ) -> Result<(), Refusal> {
     let store = SqliteStore::open(&options.data_dir.database(), options.durability)?;
-    let socket = options.data_dir.socket();
+    let data_dir = options.data_dir.clone();
     let (coordinator, handle) =
         Coordinator::start(store.clone().here(), options, Arc::new(System), Arc::new(System)).await?;
-    let server = Server::listen(socket, handle.clone()).map_err(|e| unreachable(&e))?;
+    let server = Server::listen(&data_dir, handle.clone()).map_err(|e| unreachable(&e))?;
     let _ = ready.send((handle, runtime, store));
     let store = coordinator.run().await;
     drop(server);

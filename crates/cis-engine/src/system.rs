@@ -32,6 +32,14 @@ impl Random for System {
     }
 }
 
+/// Bytes nobody can guess, or nothing: what a key is made of must not fall back to anything.
+#[allow(clippy::disallowed_methods, reason = "this is where randomness comes from")]
+pub(crate) fn secret() -> std::io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+    Ok(bytes)
+}
+
 /// Identifies this boot of the machine.
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")

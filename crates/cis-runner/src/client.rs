@@ -34,6 +34,10 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 pub const TASK_MARKS: [&str; 6] =
     [crate::stray::COOKIE, "CIS_RUN_ID", "CIS_TASK_ID", "CIS_ATTEMPT", "CIS_FENCE", "CIS_OUTPUT"];
 
+/// The file in a data directory whose content a coordinator says with its Hello. Whoever cannot read it, because a
+/// sandbox keeps them from it, is not heard.
+pub const DOOR_KEY: &str = "door.key";
+
 /// Connects to the runner of `data_dir`; `None` if none is listening.
 pub fn connect(data_dir: &Path) -> io::Result<Option<UnixStream>> {
     let directory = match door::open_directory(data_dir) {

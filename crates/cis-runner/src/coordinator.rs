@@ -74,8 +74,11 @@ impl Runner {
     }
 
     fn act(&mut self, id: u64, message: ToRunner) {
-        if let ToRunner::Hello { epoch, slots, .. } = message {
-            return self.hello(id, epoch, slots);
+        if let ToRunner::Hello { epoch, slots, key, .. } = message {
+            return match self.is_known(key) {
+                true => self.hello(id, epoch, slots),
+                false => self.drop_connection(id),
+            };
         }
         if self.current != Some(id) {
             return self.drop_connection(id);
@@ -91,6 +94,14 @@ impl Runner {
             ToRunner::Start(start) => self.enqueue(id, start),
             ToRunner::Stop { key, kill } => self.stop(key, kill),
             ToRunner::Ack { keys } => self.acknowledge(&keys),
+        }
+    }
+
+    /// Does it know the directory's key? Where there is none, nothing is asked.
+    fn is_known(&self, key: Option<String>) -> bool {
+        match std::fs::read_to_string(&self.door_key) {
+            Ok(ours) => key.is_some_and(|key| key == ours),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
 

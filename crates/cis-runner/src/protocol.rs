@@ -24,8 +24,14 @@ pub struct AttemptKey {
 #[serde(rename_all = "snake_case")]
 pub enum ToRunner {
     /// First on every connection. The runner drops connections of lower epochs before it answers, and refuses
-    /// an epoch lower than the highest it has seen.
-    Hello { protocol: u32, epoch: i64, slots: u32 },
+    /// an epoch lower than the highest it has seen. Without the directory's key, where it has one, it is not heard.
+    Hello {
+        protocol: u32,
+        epoch: i64,
+        slots: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
+    },
     /// The environment and directory that attempts naming `context` start from. Sent once per connection.
     Context { context: i64, env: Vec<(Text, Text)>, cwd: PathBuf },
     /// The context's run is over: forget it.

@@ -11,6 +11,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventFlags};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
+use crate::client::DOOR_KEY;
 use crate::clock::{NS_PER_MS, boot_ns, pause};
 use crate::door;
 use crate::error::Error;
@@ -95,6 +96,7 @@ impl Place {
             strays: strays.map_err(|error| Error::io("read `/proc`", error))?,
             spawner: Spawner::new().map_err(|error| Error::io("prepare to start processes", error))?,
             logs: self.path.join("logs"),
+            door_key: self.path.join(DOOR_KEY),
             boot_id,
             session,
             instant: std::env::var_os(INSTANT).is_some_and(|value| value == "1"),

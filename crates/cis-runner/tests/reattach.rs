@@ -4,7 +4,7 @@ mod support;
 
 use std::io::Write;
 
-use cis_runner::client::encode;
+use cis_runner::client::{DOOR_KEY, encode};
 use cis_runner::log::Stream;
 use cis_runner::protocol::*;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -16,7 +16,7 @@ fn an_older_coordinator_is_refused_even_after_the_runner_died() {
     let c = node.connect(5, 1);
     let refused = |epoch| {
         let mut late = node.stranger();
-        late.say(&ToRunner::Hello { protocol: PROTOCOL, epoch, slots: 1 });
+        late.say(&ToRunner::Hello { protocol: PROTOCOL, epoch, slots: 1, key: None });
         assert!(matches!(late.hear(), FromRunner::Refused { epoch: 5 }));
         assert!(late.try_hear().is_none());
     };
@@ -42,6 +42,28 @@ fn late_messages_start_nothing() {
     let mut rude = node.stranger();
     rude.say(&node.context());
     assert!(rude.try_hear().is_none(), "Hello comes first");
+}
+
+/// Somebody in a sandbox reaches the socket, but not what lies beside it.
+#[test]
+fn who_does_not_know_the_directorys_key_is_not_heard() {
+    let node = Node::new();
+    node.connect(1, 1);
+    std::fs::write(node.data.join(DOOR_KEY), "secret").unwrap();
+    let hello = |key: Option<&str>| ToRunner::Hello {
+        protocol: PROTOCOL,
+        epoch: 2,
+        slots: 1,
+        key: key.map(str::to_owned),
+    };
+    for wrong in [None, Some(""), Some("secre")] {
+        let mut stranger = node.stranger();
+        stranger.say(&hello(wrong));
+        assert!(stranger.try_hear().is_none(), "{wrong:?}");
+    }
+    let mut known = node.stranger();
+    known.say(&hello(Some("secret")));
+    assert!(matches!(known.hear(), FromRunner::Welcome { .. }));
 }
 
 #[test]

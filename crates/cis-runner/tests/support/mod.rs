@@ -50,7 +50,7 @@ impl Node {
 
     pub fn connect(&self, epoch: i64, slots: u32) -> Coordinator {
         let mut coordinator = self.stranger();
-        coordinator.say(&ToRunner::Hello { protocol: PROTOCOL, epoch, slots });
+        coordinator.say(&ToRunner::Hello { protocol: PROTOCOL, epoch, slots, key: None });
         let FromRunner::Welcome { attempts, pid, .. } = coordinator.hear() else { panic!("no welcome") };
         coordinator.known = attempts;
         coordinator.runner = pid;
