@@ -15,11 +15,12 @@
 //! | [`policy`] | how a run ends |
 //! | [`template`] | values into `env`, and `when` expressions |
 //! | [`event`] | what happened, and folding it back into state |
-//! | [`access`] | callers, their roles and scopes |
+//! | [`access`], [`did`] | callers, their roles and scopes; their names |
 //! | [`error`] | stable error codes |
 
 pub mod access;
 pub mod dag;
+pub mod did;
 pub mod error;
 pub mod event;
 pub mod id;

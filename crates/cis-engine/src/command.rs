@@ -103,6 +103,9 @@ pub struct About {
     pub epoch: i64,
     pub durability: cis_store::sqlite::Durability,
     pub slots: u32,
+    /// Where it serves others over HTTP, if it does.
+    #[serde(default)]
+    pub address: Option<String>,
 }
 
 /// A definition that is shared inside a process and travels in its stored form between processes.

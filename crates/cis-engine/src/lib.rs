@@ -25,6 +25,7 @@
 //! | [`select`] | which tasks a new run runs, carries over or leaves |
 //! | [`context`] | the environment and directory a run starts its tasks in |
 //! | [`skill`] | finding, describing and pinning skills |
+//! | [`identity`] | a node's key and its DID |
 //! | [`token`] | making tokens |
 //! | [`system`] | the real clock and randomness |
 //! | `wire` | how commands travel over `cis.sock` |
@@ -36,6 +37,7 @@ pub mod coordinator;
 pub mod data_dir;
 mod desk;
 mod dispatch;
+pub mod identity;
 pub mod node;
 pub mod report;
 mod runner_link;

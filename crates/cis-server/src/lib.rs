@@ -23,7 +23,10 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cis_core::did::Did;
+use cis_core::source::{Millis, Timestamp};
 use cis_engine::node::Node;
+use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -36,7 +39,31 @@ const LEAVE_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct Options {
     /// How long a published DAG waits for somebody to confirm it.
-    pub pending_for: Duration,
+    pub pending_for: Millis,
+    /// What is published is confirmed by that, and starts.
+    pub auto_execute: bool,
+    /// Callers may say who they are and prove nothing: only where nobody but this machine can call.
+    pub trusts_local: bool,
+    pub node: About,
+}
+
+/// What a node says of itself.
+#[derive(Debug, Clone, Serialize)]
+pub struct About {
+    pub did: Did,
+    pub name: String,
+    pub version: &'static str,
+    /// Where it is called.
+    pub address: String,
+    /// Since when it is up.
+    pub since: Timestamp,
+}
+
+impl About {
+    /// A node of this program.
+    pub fn new(did: Did, address: String, since: Timestamp) -> Self {
+        Self { name: did.name().to_owned(), did, version: env!("CARGO_PKG_VERSION"), address, since }
+    }
 }
 
 /// What every request has at hand.

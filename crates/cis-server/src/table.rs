@@ -15,7 +15,7 @@ pub enum Access {
 }
 
 /// Method, path, and what it takes.
-pub const ROUTES: [(&str, &str, Access); 25] = [
+pub const ROUTES: &[(&str, &str, Access)] = &[
     ("POST", "/api/v1/dag/publish", Access::With(Role::Publish)),
     ("POST", "/api/v1/dag/{id}/confirm", Access::With(Role::Confirm)),
     ("POST", "/api/v1/dag/{id}/reject", Access::With(Role::Confirm)),
@@ -37,6 +37,7 @@ pub const ROUTES: [(&str, &str, Access); 25] = [
     ("GET", "/api/v1/tokens", Access::With(Role::Admin)),
     ("POST", "/api/v1/tokens", Access::With(Role::Admin)),
     ("DELETE", "/api/v1/tokens/{id}", Access::With(Role::Admin)),
+    ("GET", "/api/v1/nodes", Access::With(Role::Read)),
     ("GET", "/api/v1/whoami", Access::Anyone),
     ("GET", "/ready", Access::Anyone),
     ("GET", "/health", Access::Open),

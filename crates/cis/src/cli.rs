@@ -63,6 +63,12 @@ pub enum Command {
     Node(NodeCommand),
     /// Claim external tasks of a node and run a command for each
     Work(WorkArgs),
+    /// `cis node` by another name
+    #[command(subcommand, hide = true)]
+    Glm(NodeCommand),
+    /// Who this node is
+    #[command(subcommand)]
+    Identity(IdentityCommand),
     /// Tokens: who may call a node
     #[command(subcommand)]
     Token(TokenCommand),
@@ -314,11 +320,26 @@ pub enum ConfigCommand {
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
     /// Serve until SIGINT or SIGTERM
-    Start {
-        /// Where to listen
-        #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:6767")]
-        bind: std::net::SocketAddr,
-    },
+    ///
+    /// Agents publish DAGs over HTTP, a person confirms them, everybody follows along. The first start writes the
+    /// owner's token to `admin.token` in the data directory; `cis token create` makes tokens for others.
+    Start(NodeArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct NodeArgs {
+    /// Where to listen
+    #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:6767")]
+    pub bind: std::net::SocketAddr,
+    /// How callers are known: by tokens, or on this machine also by the DID they give (never to confirm or administer)
+    #[arg(long, value_name = "tokens|trusted-local")]
+    pub auth: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum IdentityCommand {
+    /// This node's DID, its public key, and where its private key is
+    Show,
 }
 
 /// How a worker works.
@@ -351,7 +372,7 @@ pub enum TokenCommand {
         /// Who will call with it
         identity: String,
         /// What it may do
-        #[arg(long = "as", value_name = "agent|worker|reader|owner", default_value = "agent")]
+        #[arg(long = "as", value_name = "agent|worker|reader|approver|owner", default_value = "agent")]
         preset: String,
         /// Only in this scope (may be repeated); everywhere if not given
         #[arg(long = "scope", value_name = "SCOPE")]

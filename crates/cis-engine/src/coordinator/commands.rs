@@ -90,6 +90,7 @@ impl<S: Store> Coordinator<S> {
                 epoch: self.epoch.0,
                 durability: self.options.durability,
                 slots: self.options.slots,
+                address: self.options.address.clone(),
             })),
         }
     }

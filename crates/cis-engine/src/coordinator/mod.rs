@@ -70,6 +70,8 @@ pub struct Options {
     pub slots: u32,
     pub durability: Durability,
     pub limits: Limits,
+    /// Where this process serves others over HTTP, if it does.
+    pub address: Option<String>,
 }
 
 /// The coordinator's state.

@@ -13,7 +13,6 @@ use cis_core::dag::canonical;
 use cis_core::dag::parse::{Defaults, Format, parse};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, Scope};
-use cis_core::source::Millis;
 use cis_engine::skill::{self, SkillPath};
 use cis_engine::token::sha256_hex;
 use cis_store::port::{Decide, Decided, Once, Publish, Published};
@@ -62,7 +61,6 @@ pub(super) async fn publish_definition(
         return Err(invalid(&json!(problems)).into());
     }
     let now = state.node.now();
-    let pending_ms = u64::try_from(state.options.pending_for.as_millis()).unwrap_or(u64::MAX);
     let request = Publish {
         key: asked.key()?,
         content_hash: canonical::content_hash(&dag).as_str().to_owned(),
@@ -70,24 +68,54 @@ pub(super) async fn publish_definition(
         new_revision,
         by: caller.identity.clone(),
         now,
-        expires_at: Some(now.after(Millis(pending_ms))),
+        expires_at: Some(now.after(state.options.pending_for)),
     };
     let Once { answer, replayed } = state.node.publish(request).await?;
-    Ok(mark_replayed(answer.map_or_else(said_no, |published| say_published(state, &published)), replayed))
+    let published = match answer {
+        Ok(published) => published,
+        Err(refusal) => return Ok(mark_replayed(said_no(refusal), replayed)),
+    };
+    let decided = match state.options.auto_execute {
+        true => Some(execute(state, &published, caller).await?),
+        false => None,
+    };
+    Ok(mark_replayed(say_published(&published, decided.as_ref()), replayed))
 }
 
-fn say_published(state: &State, published: &Published) -> Response {
-    let Published { dag_id, scope, revision, content_hash, status, created, .. } = published;
-    let told = json!({
+/// Confirms what was published on behalf of whoever published it. The same again answers the same run.
+async fn execute(state: &State, published: &Published, caller: &Caller) -> Result<Decided, Refusal> {
+    let request = Decide {
+        key: None,
+        scope: published.scope.clone(),
+        dag_id: published.dag_id.clone(),
+        content_hash: Some(published.content_hash.clone()),
+        confirm: true,
+        by: caller.identity.clone(),
+        self_confirm: true,
+        run_id: state.node.new_run_id(),
+        now: state.node.now(),
+    };
+    state.node.decide(request).await?.answer
+}
+
+fn say_published(published: &Published, decided: Option<&Decided>) -> Response {
+    let Published { dag_id, scope, revision, content_hash, status, created, waits, .. } = published;
+    let waits = waits.filter(|_| decided.is_none());
+    let mut told = json!({
         "status": if *created { "created" } else { "already_exists" },
         "dag_id": dag_id,
         "scope": scope,
         "revision": revision,
-        "revision_status": status,
+        "revision_status": decided.map_or(status, |decided| &decided.status),
         "content_hash": content_hash,
         "confirm_url": format!("/api/v1/dag/{dag_id}/confirm"),
-        "expire_sec": state.options.pending_for.as_secs(),
+        "expire_sec": waits.map(|waits| waits.0 / 1_000),
     });
+    if let Some(run) = decided.and_then(|decided| decided.run.as_ref()) {
+        told["auto_executed"] = json!(true);
+        told["run_id"] = json!(run.run_id);
+        told["run"] = json!(format!("{dag_id}#{}", run.number));
+    }
     yes(if *created { StatusCode::CREATED } else { StatusCode::OK }, told)
 }
 

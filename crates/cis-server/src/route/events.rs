@@ -72,8 +72,8 @@ async fn tell(
     let mut changes = state.node.changes();
     loop {
         let seen = *changes.borrow_and_update();
-        let (hash, now) = (holder.secret_hash.clone(), state.node.now());
-        let look = move |reader: &Reader| Ok((reader.token(&hash)?, reader.log(from, BATCH)?));
+        let (asked, now) = (holder.clone(), state.node.now());
+        let look = move |reader: &Reader| Ok((asked.look_up(reader)?, reader.log(from, BATCH)?));
         let Ok((token, lines)) = state.reads.read(look).await else { return };
         // Whoever may no longer call hears no more.
         let Some(token) = token.filter(|token| token.is_good(now)) else { return };

@@ -69,6 +69,7 @@ pub(crate) fn router(state: State) -> Router {
         .route("/api/v1/events", get(events::follow))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))
+        .route("/api/v1/nodes", get(nodes))
         .route("/api/v1/whoami", get(tokens::whoami))
         .route("/health", get(health))
         .route("/ready", get(ready))
@@ -84,9 +85,14 @@ async fn health() -> Response {
 
 async fn ready(Has(state): Has<State>) -> Said {
     if state.node.is_ready().await && !*state.leaving.borrow() {
-        return Ok(yes(StatusCode::OK, json!({"status": "ready"})));
+        return Ok(yes(StatusCode::OK, json!({"status": "ready", "node": state.options.node.did})));
     }
     Err(Refusal::new(ErrorCode::Unavailable, "the node is not ready").into())
+}
+
+/// `GET /api/v1/nodes`: the nodes this one knows, which is itself.
+async fn nodes(Has(state): Has<State>) -> Response {
+    yes(StatusCode::OK, json!({"nodes": [state.options.node]}))
 }
 
 /// Everything a call that changes something was told.

@@ -14,9 +14,11 @@ use super::Asked;
 use crate::State;
 use crate::say::{Said, not_found, yes};
 
-/// `GET /api/v1/whoami`.
-pub(super) async fn whoami(Extension(caller): Extension<Caller>) -> Said {
-    Ok(yes(StatusCode::OK, json!(caller)))
+/// `GET /api/v1/whoami`: who calls, and which node says so.
+pub(super) async fn whoami(Has(state): Has<State>, Extension(caller): Extension<Caller>) -> Said {
+    let mut told = json!(caller);
+    told["node"] = json!(state.options.node.did);
+    Ok(yes(StatusCode::OK, told))
 }
 
 /// `GET /api/v1/tokens`: never their secrets.

@@ -16,6 +16,7 @@ mod definition;
 mod explain;
 mod find;
 mod follow;
+mod identity;
 mod inspect;
 mod list;
 mod logs;
@@ -40,7 +41,7 @@ use cis_engine::session;
 use cis_store::StoreError;
 use cis_store::sqlite::{self, Reader};
 
-use crate::cli::{Cli, Command, ConfigCommand, DagCommand, Global, NodeCommand};
+use crate::cli::{Cli, Command, ConfigCommand, DagCommand, Global, IdentityCommand, NodeCommand};
 use crate::config::{Config, ConfigError, Durability, Flags, Source, Surroundings};
 use crate::term::Report;
 
@@ -100,10 +101,12 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Completions { shell } => setup::completions(shell),
         Command::Init { force } => setup::init(global.json, force),
         Command::Config(ConfigCommand::Show) => setup::show_config(&Setup::new(&global, Flags::default())?),
-        Command::Node(NodeCommand::Start { bind }) => {
-            node::start(&Setup::new(&global, Flags::default())?, bind)
+        Command::Node(NodeCommand::Start(args)) | Command::Glm(NodeCommand::Start(args)) => {
+            let flags = Flags { auth: args.auth, ..Flags::default() };
+            node::start(&Setup::new(&global, flags)?, args.bind)
         }
         Command::Work(args) => work::work(&Setup::new(&global, Flags::default())?, &args),
+        Command::Identity(IdentityCommand::Show) => identity::show(&Setup::new(&global, Flags::default())?),
         Command::Token(command) => token::token(&Setup::new(&global, Flags::default())?, command),
         Command::Skill(command) => skill::skill(&Setup::new(&global, Flags::default())?, command),
         Command::Coordinator(args) => {
@@ -210,6 +213,7 @@ impl Setup {
                 grace: self.config.grace.value,
                 log_cap_bytes: self.config.log_cap_bytes.value,
             },
+            address: None,
         })
     }
 

@@ -1,7 +1,7 @@
 //! `cis node start`.
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,23 +10,29 @@ use std::time::Duration;
 use cis_core::access::{Caller, Preset};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_engine::context::Context;
+use cis_engine::coordinator::Options;
 use cis_engine::node::{Host, Node};
 use cis_engine::system::user;
 use cis_engine::token::secret_hash;
+use cis_server::About;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::{Failure, Outcome, Setup};
-
-/// How long a published DAG waits for somebody to confirm it.
-const PENDING_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+use super::{Failure, Outcome, Setup, identity};
+use crate::config::Auth;
 
 /// What tasks of a node get from its own environment, beside what the settings name.
 const USUAL: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR"];
 
 /// Serves until a signal says stop.
 pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
+    if trusts_local(setup) && !bind.ip().to_canonical().is_loopback() {
+        let why = format!("`auth = \"trusted-local\"` and `--bind {bind}` do not go together");
+        return Err(Failure::usage(why).hint(
+            "who calls from elsewhere must prove who they are: bind to 127.0.0.1, or use `--auth tokens`",
+        ));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("cis-http")
@@ -38,7 +44,10 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     let bound = listener.local_addr().map_err(|e| unable("listen", &e))?;
     let here = std::env::current_dir().unwrap_or_default();
     let context = Context::of_node(&setup.config.env_pass.value, &USUAL, setup.skill_dirs(&[], &here));
-    let host = Host::open(setup.options()?, context)?;
+    let options = setup.options()?;
+    let identity = identity::own(setup, &options.data_dir)?;
+    let address = format!("http://{}", reachable(bound));
+    let host = Host::open(Options { address: Some(address.clone()), ..options }, context)?;
     let token = runtime.block_on(owner_token(host.node()))?;
     let (leave, leaving) = watch::channel(false);
     let leave = Arc::new(leave);
@@ -52,13 +61,49 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     anstream::println!("cis node on http://{bound}");
     anstream::eprintln!("data directory: {}", setup.config.data_dir.value.display());
     anstream::eprintln!("owner's token:  {}", token.display());
-    let options = cis_server::Options { pending_for: PENDING_FOR };
+    anstream::eprintln!("identity:       {}", identity.did);
+    warn(setup);
+    let options = cis_server::Options {
+        pending_for: setup.config.pending_for.value,
+        auto_execute: setup.config.auto_execute.value,
+        trusts_local: trusts_local(setup),
+        node: About::new(identity.did, address, host.node().now()),
+    };
     let served = runtime.block_on(cis_server::serve(listener, host.node().clone(), options, leaving));
     // Whoever still reads or waits ends with the threads, before the store is closed.
     runtime.shutdown_timeout(Duration::from_secs(5));
     host.close()?;
     served.map_err(|e| unable("serve", &e))?;
     Ok(0)
+}
+
+fn trusts_local(setup: &Setup) -> bool {
+    setup.config.auth.value == Auth::TrustedLocal
+}
+
+/// Where somebody on this machine calls a node that listens at `bound`.
+fn reachable(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, bound.port())
+}
+
+/// Says what this node takes on trust.
+fn warn(setup: &Setup) {
+    if trusts_local(setup) {
+        anstream::eprintln!(
+            "warning: auth is `trusted-local`: whatever runs on this machine may call itself by any DID, and publish, \
+             work and read; never confirm or administer"
+        );
+    }
+    if setup.config.auto_execute.value {
+        anstream::eprintln!(
+            "warning: `auto_execute` is on: what is published runs at once, and nobody is asked"
+        );
+    }
 }
 
 /// SIGINT or SIGTERM lets what is under way end; a second one does not wait for it.

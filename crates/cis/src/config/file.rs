@@ -11,7 +11,7 @@ use super::value::{Given, Raw};
 use super::{Setting, Source};
 
 /// Every key of the file.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 12] = [
     "dag.mode",
     "dag.durability",
     "dag.slots",
@@ -21,6 +21,9 @@ const KEYS: [&str; 9] = [
     "node.env_pass",
     "node.id",
     "node.name",
+    "node.auth",
+    "node.pending_for",
+    "node.auto_execute",
 ];
 
 /// What `text` gives, by key. What is wrong with it is added to `problems`.
@@ -48,12 +51,7 @@ impl File<'_> {
     fn section(&mut self, name: &Spanned<std::borrow::Cow<'_, str>>, value: &Spanned<DeValue<'_>>) {
         let (section, at) = (name.get_ref().as_ref(), name.span().start);
         if !sections().any(|known| known == section) {
-            // A key that has a section of its own is most likely meant to be in it.
-            let hint = KEYS
-                .iter()
-                .find_map(|key| key.split_once('.').filter(|(_, tail)| *tail == section))
-                .map(|(home, _)| format!("`{section}` belongs under `[{home}]`"))
-                .or_else(|| nearest(section, sections()));
+            let hint = elsewhere(section).or_else(|| nearest(section, sections()));
             return self.unknown(section, at, hint);
         }
         let DeValue::Table(table) = value.get_ref() else {
@@ -70,7 +68,8 @@ impl File<'_> {
                 Some(known) => self.key(known, value),
                 None => {
                     let tails = KEYS.iter().filter_map(|key| key.strip_prefix(section)?.strip_prefix('.'));
-                    self.unknown(&full, key.span().start, nearest(key.get_ref(), tails));
+                    let hint = elsewhere(key.get_ref()).or_else(|| nearest(key.get_ref(), tails));
+                    self.unknown(&full, key.span().start, hint);
                 }
             }
         }
@@ -101,6 +100,12 @@ impl File<'_> {
     }
 }
 
+/// A key that has a section of its own is most likely meant to be in it.
+fn elsewhere(wanted: &str) -> Option<String> {
+    let (home, _) = KEYS.iter().find_map(|key| key.split_once('.').filter(|(_, tail)| *tail == wanted))?;
+    Some(format!("`{wanted}` belongs under `[{home}]`"))
+}
+
 fn sections() -> impl Iterator<Item = &'static str> {
     let mut sections: Vec<&str> =
         KEYS.iter().filter_map(|key| key.split_once('.')).map(|(head, _)| head).collect();
@@ -116,6 +121,7 @@ fn raw(value: &DeValue<'_>) -> Option<Raw> {
             let digits = number.as_str().replace('_', "");
             i64::from_str_radix(&digits, number.radix()).ok().map(Raw::Integer)
         }
+        DeValue::Boolean(truth) => Some(Raw::Truth(*truth)),
         DeValue::Array(items) => items
             .iter()
             .map(|item| item.get_ref().as_str().map(str::to_owned))

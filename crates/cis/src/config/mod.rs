@@ -54,6 +54,15 @@ pub enum Durability {
     Process,
 }
 
+/// How a node learns who calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Auth {
+    /// By tokens it made.
+    Tokens,
+    /// By tokens, or from the caller's own words, where only this machine can call.
+    TrustedLocal,
+}
+
 /// Every setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -75,6 +84,12 @@ pub struct Config {
     pub env_pass: Setting<Vec<String>>,
     pub node_id: Setting<Option<String>>,
     pub node_name: Setting<Option<String>>,
+    /// How a node learns who calls.
+    pub auth: Setting<Auth>,
+    /// How long what was published to a node waits for a decision.
+    pub pending_for: Setting<Millis>,
+    /// What is published to a node is confirmed by that.
+    pub auto_execute: Setting<bool>,
 }
 
 /// What the command line says.
@@ -84,6 +99,7 @@ pub struct Flags {
     pub data_dir: Option<PathBuf>,
     pub durability: Option<String>,
     pub slots: Option<u32>,
+    pub auth: Option<String>,
 }
 
 /// What the surroundings say; a value, so that tests need no real environment.
@@ -108,8 +124,11 @@ pub enum ConfigError {
     NoDataDir { path: PathBuf, error: io::Error },
 }
 
+/// How long what was published to a node waits for a decision, unless the settings say otherwise.
+const PENDING_FOR: Millis = Millis(24 * 60 * 60 * 1_000);
+
 /// Environment variables and the keys they override.
-const ENV: [(&str, &str); 8] = [
+const ENV: [(&str, &str); 11] = [
     ("CIS_DURABILITY", "dag.durability"),
     ("CIS_SLOTS", "dag.slots"),
     ("CIS_GRACE", "dag.grace"),
@@ -118,6 +137,9 @@ const ENV: [(&str, &str); 8] = [
     ("CIS_ENV_PASS", "node.env_pass"),
     ("CIS_NODE_ID", "node.id"),
     ("CIS_NODE_NAME", "node.name"),
+    ("CIS_NODE_AUTH", "node.auth"),
+    ("CIS_PENDING_FOR", "node.pending_for"),
+    ("CIS_AUTO_EXECUTE", "node.auto_execute"),
 ];
 
 impl Surroundings {
@@ -170,6 +192,9 @@ impl Config {
             env_pass: values.env_names("node.env_pass"),
             node_id: values.name("node.id"),
             node_name: values.text("node.name"),
+            auth: values.auth(),
+            pending_for: values.lasting("node.pending_for", PENDING_FOR),
+            auto_execute: values.truth("node.auto_execute"),
             data_dir,
             file,
             home,
@@ -225,6 +250,16 @@ impl Durability {
         match self {
             Self::Power => "power",
             Self::Process => "process",
+        }
+    }
+}
+
+impl Auth {
+    /// The word a setting uses for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tokens => "tokens",
+            Self::TrustedLocal => "trusted-local",
         }
     }
 }
@@ -292,5 +327,6 @@ fn add_flags(given: &mut Given, flags: &Flags) {
         }
     };
     add("dag.durability", "--durability", flags.durability.clone().map(Raw::Text));
+    add("node.auth", "--auth", flags.auth.clone().map(Raw::Text));
     add("dag.slots", "--slots", flags.slots.map(|slots| Raw::Integer(slots.into())));
 }

@@ -34,6 +34,9 @@ pub fn rows(config: &Config) -> Vec<Row> {
         row("node.env_pass", &config.env_pass, |names| json!(names)),
         row("node.id", &config.node_id, |id| json!(id)),
         row("node.name", &config.node_name, |name| json!(name)),
+        row("node.auth", &config.auth, |auth| json!(auth.word())),
+        row("node.pending_for", &config.pending_for, |span| json!(span.to_string())),
+        row("node.auto_execute", &config.auto_execute, |truth| json!(truth)),
     ]
 }
 

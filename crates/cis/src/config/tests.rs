@@ -59,7 +59,7 @@ fn the_file_is_read_with_the_lines_of_its_values() {
     let house = House::new(
         "[dag]\nmode = \"standalone\"\ndurability = \"process\"\nslots = 1_6\ngrace = \"1m30s\"\n\
          log_cap = \"512KiB\"\n[skills]\ndirs = [\"~/more\", \"here\"]\n[node]\nid = \"n1\"\nname = \"Büro\"\n\
-         env_pass = [\"GITHUB_TOKEN\"]\n",
+         env_pass = [\"GITHUB_TOKEN\"]\nauth = \"trusted-local\"\npending_for = \"2h\"\nauto_execute = true\n",
     );
     let config = house.load();
     let path = house.dir.path().join(".cis/config.toml");
@@ -71,6 +71,8 @@ fn the_file_is_read_with_the_lines_of_its_values() {
     assert_eq!(config.node_id.value.as_deref(), Some("n1"));
     assert_eq!(config.node_name.value.as_deref(), Some("Büro"));
     assert_eq!(config.env_pass.value, ["GITHUB_TOKEN"]);
+    assert_eq!((config.auth.value, config.auto_execute.value), (Auth::TrustedLocal, true));
+    assert_eq!(config.pending_for.value, Millis(7_200_000));
 }
 
 #[test]
@@ -121,6 +123,27 @@ fn every_problem_is_told_at_once() {
             "line 13, column 12: node.env_pass: this key takes no array like that | -",
         ]
     );
+}
+
+#[test]
+fn what_a_node_does_is_said_clearly() {
+    let house = House::new(
+        "[dag]\nauto_execute = true\n[node]\nauth = \"trusted\"\npending_for = 0\nauto_execute = \"yes\"\n",
+    );
+    assert_eq!(
+        house.problems(),
+        [
+            "line 2, column 1: dag.auto_execute: unknown key | `auto_execute` belongs under `[node]`",
+            "line 4: node.auth: `trusted` means nothing here | known here: `tokens`, `trusted-local`",
+            "line 5: node.pending_for: it must last | -",
+            "line 6: node.auto_execute: `true` or `false` belongs here | -",
+        ]
+    );
+    let config = House::new("").set("CIS_AUTO_EXECUTE", "true").set("CIS_PENDING_FOR", "90").load();
+    assert_eq!((config.auto_execute.value, config.pending_for.value), (true, Millis(90_000)));
+    let usual = House::new("").load();
+    assert_eq!((usual.auth.value, usual.auto_execute.value), (Auth::Tokens, false));
+    assert_eq!(usual.pending_for.value, Millis(86_400_000));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use cis_core::id::is_name;
 use cis_core::source::Millis;
 
 use super::file::nearest;
-use super::{Durability, Setting, Source};
+use super::{Auth, Durability, Setting, Source};
 
 /// More slots than this help nobody and are most likely a slip.
 const SLOTS_MAX: i64 = 10_000;
@@ -19,6 +19,7 @@ const SLOTS_MAX: i64 = 10_000;
 pub(super) enum Raw {
     Text(String),
     Integer(i64),
+    Truth(bool),
     List(Vec<String>),
 }
 
@@ -71,19 +72,31 @@ impl Reader<'_> {
     }
 
     pub(super) fn duration(&mut self, key: &'static str, usual: Millis) -> Setting<Millis> {
-        self.read(key, usual, |raw| {
-            let refuse = |given: &str| {
-                let hint = Some("write it as `\"10s\"`, `\"1m30s\"` or a number of seconds".to_owned());
-                (ProblemCode::BadDuration, format!("`{given}` is not a duration"), hint)
-            };
-            let given = match raw {
-                Raw::Integer(seconds) => format!("{seconds}s"),
-                other => text(other)?.to_owned(),
-            };
-            // Variables are text, so a bare number of seconds comes as text too.
-            let spelled = if given.parse::<u64>().is_ok() { format!("{given}s") } else { given.clone() };
-            let span: jiff::SignedDuration = spelled.parse().map_err(|_| refuse(&given))?;
-            u64::try_from(span.as_millis()).map(Millis).map_err(|_| refuse(&given))
+        self.read(key, usual, millis)
+    }
+
+    /// A duration that is one: in no time at all nobody could do anything.
+    pub(super) fn lasting(&mut self, key: &'static str, usual: Millis) -> Setting<Millis> {
+        self.read(key, usual, |raw| match millis(raw)? {
+            Millis(0) => Err((ProblemCode::BadDuration, "it must last".to_owned(), None)),
+            lasting => Ok(lasting),
+        })
+    }
+
+    pub(super) fn truth(&mut self, key: &'static str) -> Setting<bool> {
+        self.read(key, false, |raw| match raw {
+            Raw::Truth(truth) => Ok(*truth),
+            Raw::Text(text) if text == "true" => Ok(true),
+            Raw::Text(text) if text == "false" => Ok(false),
+            _ => Err((ProblemCode::WrongType, "`true` or `false` belongs here".to_owned(), None)),
+        })
+    }
+
+    pub(super) fn auth(&mut self) -> Setting<Auth> {
+        self.read("node.auth", Auth::Tokens, |raw| match text(raw)? {
+            "tokens" => Ok(Auth::Tokens),
+            "trusted-local" => Ok(Auth::TrustedLocal),
+            other => Err(word(other, &["tokens", "trusted-local"])),
         })
     }
 
@@ -160,10 +173,25 @@ impl Reader<'_> {
 fn text(raw: &Raw) -> Result<&str, Refusal> {
     match raw {
         Raw::Text(text) => Ok(text),
-        Raw::Integer(_) | Raw::List(_) => {
+        Raw::Integer(_) | Raw::Truth(_) | Raw::List(_) => {
             Err((ProblemCode::WrongType, "a string belongs here".to_owned(), None))
         }
     }
+}
+
+fn millis(raw: &Raw) -> Result<Millis, Refusal> {
+    let refuse = |given: &str| {
+        let hint = Some("write it as `\"10s\"`, `\"1m30s\"` or a number of seconds".to_owned());
+        (ProblemCode::BadDuration, format!("`{given}` is not a duration"), hint)
+    };
+    let given = match raw {
+        Raw::Integer(seconds) => format!("{seconds}s"),
+        other => text(other)?.to_owned(),
+    };
+    // Variables are text, so a bare number of seconds comes as text too.
+    let spelled = if given.parse::<u64>().is_ok() { format!("{given}s") } else { given.clone() };
+    let span: jiff::SignedDuration = spelled.parse().map_err(|_| refuse(&given))?;
+    u64::try_from(span.as_millis()).map(Millis).map_err(|_| refuse(&given))
 }
 
 /// A list; in a variable, its items stand between separators.
@@ -171,6 +199,7 @@ fn list(raw: &Raw, separator: char) -> Vec<String> {
     match raw {
         Raw::List(items) => items.clone(),
         Raw::Integer(number) => vec![number.to_string()],
+        Raw::Truth(truth) => vec![truth.to_string()],
         Raw::Text(text) => {
             text.split(separator).map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
         }
