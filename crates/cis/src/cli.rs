@@ -1,5 +1,6 @@
 //! The command line: what can be typed, and nothing of what it does.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -69,6 +70,9 @@ pub enum Command {
     /// Who this node is
     #[command(subcommand)]
     Identity(IdentityCommand),
+    /// Start agents with tokens of their own
+    #[command(subcommand)]
+    Agent(AgentCommand),
     /// Tokens: who may call a node
     #[command(subcommand)]
     Token(TokenCommand),
@@ -79,6 +83,14 @@ pub enum Command {
     /// The process that owns task processes
     #[command(hide = true)]
     Runner,
+    /// Become a command that cannot reach a directory
+    #[command(hide = true)]
+    Confined {
+        #[arg(long, value_name = "DIR")]
+        hide: PathBuf,
+        #[arg(required = true, last = true)]
+        command: Vec<OsString>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -322,7 +334,8 @@ pub enum NodeCommand {
     /// Serve until SIGINT or SIGTERM
     ///
     /// Agents publish DAGs over HTTP, a person confirms them, everybody follows along. The first start writes the
-    /// owner's token to `admin.token` in the data directory; `cis token create` makes tokens for others.
+    /// owner's token to `admin.token` in the data directory; `cis token create` makes tokens for others, and `cis
+    /// agent run` starts an agent with one of its own.
     Start(NodeArgs),
 }
 
@@ -363,6 +376,38 @@ pub struct WorkArgs {
     /// The command; the task's input is on its standard input and in `CIS_INPUT`
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AgentCommand {
+    /// Run a command as an agent: it gets a token that may publish, work and read until the command ends, and where
+    /// the kernel has Landlock it cannot reach the data directory
+    Run(AgentArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// Who the agent is
+    pub name: String,
+    /// Only in this scope (may be repeated); everywhere if not given
+    #[arg(long = "scope", value_name = "SCOPE")]
+    pub scopes: Vec<String>,
+    /// How long its token is good at most, should nobody be left to take it back
+    #[arg(long, value_name = "DURATION", default_value = "24h")]
+    pub expires: String,
+    /// Hide the data directory from it: if the kernel can, or not at all, or refuse to start where it cannot
+    #[arg(long, value_enum, default_value_t = Sandbox::Auto)]
+    pub sandbox: Sandbox,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sandbox {
+    Auto,
+    Require,
+    Off,
 }
 
 #[derive(Debug, Subcommand)]

@@ -5,6 +5,7 @@
 //! | [`cli`] | what can be typed |
 //! | [`command`] | what each command does |
 //! | [`config`] | settings and where each comes from |
+//! | [`sandbox`] | running a command out of reach of a directory |
 //! | [`project`] | which project a directory belongs to |
 //! | [`term`] | colours, tables, errors |
 //! | [`live`] | a run while it happens |
@@ -18,4 +19,5 @@ pub mod graph;
 pub mod init;
 pub mod live;
 pub mod project;
+pub mod sandbox;
 pub mod term;

@@ -1,17 +1,20 @@
-//! Who somebody is, and what that lets them do.
+//! Who somebody is, and what that lets them do: identities, agents with tokens of their own, and what is out of
+//! their reach.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says so by failing")]
 
 mod support;
 
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 
 use cis_core::access::Role;
 use cis_server::table::{Access, ROUTES};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::http::Client;
-use support::Node;
+use support::{EXE, Node, Running};
 
 fn dag(id: &str) -> String {
     json!({"dag_id": id, "tasks": [{"id": "t1", "type": "shell", "command": "true"}]}).to_string()
@@ -149,4 +152,167 @@ fn what_a_node_is_told_to_do_by_itself() {
     let told = up.client.post("/api/v1/dag/publish", &dag("e")).json();
     assert_eq!((&told["expire_sec"], &told["auto_executed"]), (&json!(7_200), &Value::Null));
     asking.assert_sound();
+}
+
+#[test]
+fn an_agent_has_a_token_of_its_own_while_it_runs() {
+    let node = Node::new().with("CIS_SLOTS", "3");
+    let (gate, up) = (node.fifo("gate"), node.up());
+    let script = "env | grep -c ^CIS_; echo $CIS_NODE $CIS_TOKEN; read -r _ < gate; exit 7";
+    let mut agent = node.spawn(["agent", "run", "builder", "--", "sh", "-c", script]);
+    assert_eq!(agent.until("").trim(), "2", "nothing of ours but where to call and by what");
+    let line = agent.until("http://");
+    let (address, token) = line.trim().split_once(' ').unwrap();
+    assert_eq!(address, format!("http://{}", up.client.address));
+    let client = up.client.with(token);
+    let who = client.get("/api/v1/whoami").json();
+    assert_eq!((&who["identity"], &who["roles"]), (&json!("builder"), &json!(["read", "publish", "work"])));
+    assert_eq!(client.post("/api/v1/dag/publish", &dag("d")).status, 201);
+    assert_eq!(client.post("/api/v1/dag/d/confirm", "").status, 403);
+    assert_eq!(
+        client.post("/api/v1/tokens", &json!({"identity": "x", "as": "owner"}).to_string()).status,
+        403
+    );
+    gate.let_through(1);
+    agent.wait().code(7);
+    assert_eq!(client.get("/api/v1/whoami").status, 401);
+
+    // However it ends, and whoever ends it.
+    let run = |args: &[&str]| node.spawn([["agent", "run", "builder", "--"].as_slice(), args].concat());
+    let mut told = run(&["sh", "-c", "trap 'kill $!; exit 9' TERM; sleep 1000 & echo $CIS_TOKEN; wait"]);
+    let client = up.client.with(told.until("cis_").trim());
+    assert_eq!(client.get("/api/v1/whoami").status, 200);
+    told.signal(Signal::TERM);
+    told.wait().code(9);
+    assert_eq!(client.get("/api/v1/whoami").status, 401);
+    run(&["sh", "-c", "kill -KILL $$"]).wait().code(137);
+    run(&["no-such-program"]).wait().code(127).tells("cannot run `no-such-program`");
+    let tokens = node.json(["token", "list"])["tokens"].clone();
+    let of_agent = |token: &&Value| token["identity"] == "builder";
+    let good = |token: &&Value| token["revoked_at"].is_null() || token["expires_at"].is_null();
+    assert_eq!(tokens.as_array().unwrap().iter().filter(of_agent).filter(good).count(), 0, "{tokens}");
+}
+
+#[test]
+fn an_agent_needs_a_node() {
+    let node = Node::new();
+    let run = node.cis(["agent", "run", "a", "--", "true"]);
+    run.code(1).says_nothing().tells("no node serves this data directory").tells("`cis node start`");
+    node.cis(["agent", "run", "a b", "--", "true"]).code(2).tells("neither a name nor a DID");
+}
+
+/// What an agent may try to become the owner, each on a line of its own that begins with how it went.
+fn attempts(node: &Node) -> String {
+    let (data, beside) = (node.data.display(), node.path("beside"));
+    std::fs::create_dir(&beside).unwrap();
+    let lines = [
+        ("token", format!("cat {data}/admin.token")),
+        ("database", format!("cat {data}/dag.db")),
+        ("key", format!("cat {data}/node.key")),
+        ("door", format!("cat {data}/door.key")),
+        ("write", format!("echo x >> {data}/dag.db")),
+        ("make", format!("echo x > {data}/new")),
+        ("remove", format!("rm -f {data}/admin.token")),
+        ("move", format!("mv {data} {}/data", beside.display())),
+        ("link", format!("ln {data}/admin.token {}/link", beside.display())),
+        ("confirm", format!("{EXE} --data-dir {data} dag confirm d")),
+        ("as-owner", format!("env -u CIS_TOKEN {EXE} --data-dir {data} dag confirm d")),
+        ("mint", format!("env -u CIS_TOKEN {EXE} --data-dir {data} token create x --as owner")),
+        (
+            "work",
+            format!("echo x > {0}/a && mkdir {0}/b && mv {0}/a {0}/b/a && cat {0}/b/a", beside.display()),
+        ),
+    ];
+    let line = |(name, line): &(&str, String)| {
+        format!("if ( {line} ) > /dev/null 2>&1; then echo {name} yes; else echo {name} no; fi\n")
+    };
+    lines.iter().map(line).collect()
+}
+
+#[test]
+fn an_agent_cannot_reach_the_data_directory() {
+    let node = Node::new();
+    let up = node.up();
+    node.ok(["identity", "show"]);
+    assert_eq!(up.client.with(&node.token(["a"])).post("/api/v1/dag/publish", &dag("d")).status, 201);
+    let script = node.write("attempts.sh", attempts(&node));
+    let run = |sandbox: &str| {
+        node.cis(["agent", "run", "--sandbox", sandbox, "a", "--", "sh", script.to_str().unwrap()])
+    };
+    let available = cis::sandbox::is_available();
+    println!("Landlock: {}", if available { "available" } else { "not available, the fallback is tested" });
+    if available {
+        let tried = run("require").code(0);
+        let yes: Vec<&str> = tried.out.lines().filter(|line| line.ends_with(" yes")).collect();
+        assert_eq!(yes, ["work yes"], "{tried}");
+        assert_eq!(tried.out.lines().count(), 13, "{tried}");
+        assert!(!tried.err.contains("warning"), "{tried}");
+    } else {
+        run("require").code(1).says_nothing().tells("this kernel has no Landlock");
+        run("auto").tells("warning: this kernel has no Landlock").says("confirm no");
+    }
+    assert_eq!(up.client.get("/api/v1/dag/d/status").json()["status"], "pending");
+    // Who asks for no sandbox is told what that means, and still does not become the owner by accident.
+    let script = format!("{EXE} --data-dir {} dag confirm d", node.data.display());
+    let open = node.cis(["agent", "run", "--sandbox", "off", "a", "--", "sh", "-c", &script]);
+    open.code(1).tells("warning: the data directory is not hidden from it").tells("error[Forbidden]");
+    assert_eq!(up.client.get("/api/v1/dag/d/status").json()["status"], "pending");
+    node.assert_sound();
+}
+
+/// A sandbox keeps files shut, not sockets: whoever knocks must know what is written beside them.
+#[test]
+fn who_cannot_read_the_data_directory_is_not_heard_at_its_socket() {
+    let node = Node::new();
+    let _up = node.up();
+    let key = std::fs::read_to_string(node.data.join("door.key")).unwrap();
+    let ask = |messages: &[Value]| {
+        let mut stream = UnixStream::connect(node.data.join("cis.sock")).unwrap();
+        for message in messages {
+            let text = message.to_string();
+            let frame = [&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
+            // Who is not heard is hung up on, perhaps before everything is said.
+            let _ = stream.write_all(&frame);
+        }
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    let (hello, owner) = (json!({"command": "hello"}), json!({"key": key}));
+    assert!(ask(&[owner, hello.clone()]).contains("hello"));
+    assert_eq!(ask(std::slice::from_ref(&hello)), "");
+    assert_eq!(ask(&[json!({"key": "wrong"}), hello]), "");
+    let mode = std::fs::metadata(node.data.join("door.key")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn whoever_has_a_token_is_not_the_owner() {
+    let node = Node::new();
+    let up = node.up();
+    node.dag("d", "tasks = [{ id = 'a', command = 'true' }]");
+    node.ok(["dag", "publish", "d.toml"]);
+    let with_token = |args: &[&str]| {
+        let mut command = node.command(args);
+        command.env("CIS_TOKEN", &up.client.token);
+        Running::start(command).wait()
+    };
+    for args in [
+        ["dag", "confirm", "d"].as_slice(),
+        &["dag", "confirm", "d", "--reject"],
+        &["dag", "publish", "d.toml"],
+        &["run", "d.toml"],
+        &["token", "create", "x", "--as", "owner"],
+        &["token", "list"],
+        &["token", "revoke", "tok_1"],
+        &["agent", "run", "a", "--", "true"],
+        &["node", "start", "--bind", "127.0.0.1:0"],
+    ] {
+        let refused = with_token(args).code(1).says_nothing();
+        refused.tells("error[Forbidden]: `CIS_TOKEN` is set").tells("`CIS_NODE`");
+    }
+    with_token(&["dag", "list"]).code(0).says("pending");
+    assert_eq!(node.json(["dag", "list"])["dags"][0]["status"], "pending");
+    assert_eq!(node.json(["token", "list"])["tokens"].as_array().unwrap().len(), 1);
 }

@@ -11,6 +11,7 @@
 //! | 130 | interrupted |
 
 mod again;
+mod agent;
 mod cancel;
 mod definition;
 mod explain;
@@ -41,7 +42,9 @@ use cis_engine::session;
 use cis_store::StoreError;
 use cis_store::sqlite::{self, Reader};
 
-use crate::cli::{Cli, Command, ConfigCommand, DagCommand, Global, IdentityCommand, NodeCommand};
+use crate::cli::{
+    AgentCommand, Cli, Command, ConfigCommand, DagCommand, Global, IdentityCommand, NodeCommand,
+};
 use crate::config::{Config, ConfigError, Durability, Flags, Source, Surroundings};
 use crate::term::Report;
 
@@ -107,6 +110,8 @@ fn dispatch(cli: Cli) -> Outcome {
         }
         Command::Work(args) => work::work(&Setup::new(&global, Flags::default())?, &args),
         Command::Identity(IdentityCommand::Show) => identity::show(&Setup::new(&global, Flags::default())?),
+        Command::Agent(AgentCommand::Run(args)) => agent::run(&Setup::new(&global, Flags::default())?, &args),
+        Command::Confined { hide, command } => agent::confined(&hide, &command),
         Command::Token(command) => token::token(&Setup::new(&global, Flags::default())?, command),
         Command::Skill(command) => skill::skill(&Setup::new(&global, Flags::default())?, command),
         Command::Coordinator(args) => {
@@ -191,8 +196,21 @@ impl Setup {
         DataDir::at(&self.config.data_dir.value)
     }
 
-    /// How a coordinator is set up, the data directory created.
+    /// Refuses whoever was given a token: they are somebody, and must not become the owner of the data directory by
+    /// the way.
+    fn only_owner(&self) -> Result<(), Failure> {
+        if std::env::var_os("CIS_TOKEN").is_none_or(|token| token.is_empty()) {
+            return Ok(());
+        }
+        let why = "`CIS_TOKEN` is set, and this command would act as the owner of the data directory instead";
+        Err(Refusal::new(ErrorCode::Forbidden, why)
+            .hint("call the node at `CIS_NODE` with the token, or leave this to the owner")
+            .into())
+    }
+
+    /// How a coordinator is set up, the data directory created. Whatever is asked of it is asked by the owner.
     fn options(&self) -> Result<Options, Failure> {
+        self.only_owner()?;
         let root = &self.config.data_dir.value;
         let data_dir =
             DataDir::create(root).map_err(|error| ConfigError::NoDataDir { path: root.clone(), error })?;

@@ -36,14 +36,9 @@ fn create(
         let words: Vec<String> = Preset::WORDS.iter().map(|(word, _)| format!("`{word}`")).collect();
         return Err(Failure::usage(format!("`{preset}` is none of {}", words.join(", "))));
     };
-    let wrong = scopes.iter().find(|scope| !Scope::is_well_formed(scope));
-    if let Some(wrong) = wrong {
-        return Err(Failure::usage(format!("`{wrong}` is no scope: `global`, `project-…` or `user-…`")));
-    }
-    let scopes: Vec<Scope> = scopes.iter().filter_map(|scope| scope.parse().ok()).collect();
     let lasts = expires.map(duration::from_text).transpose().map_err(Failure::usage)?;
     let expires_at = lasts.map(|lasts| System.now().after(lasts));
-    let caller = Caller::preset(identity, preset, (!scopes.is_empty()).then_some(scopes));
+    let caller = Caller::preset(identity, preset, self::scopes(scopes)?);
     let mut session = Session::open(setup.options()?)?;
     let made = session.ask(Command::CreateToken { caller, by: user(), expires_at }).and_then(|r| r.token());
     session.close()?;
@@ -57,7 +52,17 @@ fn create(
     Ok(0)
 }
 
+/// Scopes as they were typed; none means all of them.
+pub(super) fn scopes(given: &[String]) -> Result<Option<Vec<Scope>>, Failure> {
+    if let Some(wrong) = given.iter().find(|scope| !Scope::is_well_formed(scope)) {
+        return Err(Failure::usage(format!("`{wrong}` is no scope: `global`, `project-…` or `user-…`")));
+    }
+    let scopes: Vec<Scope> = given.iter().filter_map(|scope| scope.parse().ok()).collect();
+    Ok((!scopes.is_empty()).then_some(scopes))
+}
+
 fn show(setup: &Setup) -> Outcome {
+    setup.only_owner()?;
     let tokens = match setup.reader()? {
         Some(reader) => reader.tokens()?,
         None => Vec::new(),
