@@ -226,7 +226,7 @@ fn no_route_lets_in_whom_it_should_not() {
     let listed = node.json(["token", "list"]);
     let line = listed["tokens"].as_array().unwrap().iter().find(|token| token["identity"] == "g").unwrap();
     node.ok(["token", "revoke", line["token_id"].as_str().unwrap()]);
-    for (method, path, access) in ROUTES {
+    for (method, path, access) in ROUTES.iter().copied() {
         let path = filled(path);
         let call = |client: &Client, headers: &[(&str, &str)]| client.call(method, &path, headers, "").status;
         assert_eq!(call(owner, &[("Host", "evil.example")]), 403, "{method} {path}");
@@ -259,7 +259,7 @@ fn one_scope_does_not_see_another() {
     assert_eq!(ours.post("/api/v1/dag/publish", &text).json()["scope"], "project-a");
     let run = ours.post("/api/v1/dag/secret/confirm", "").json()["run_id"].as_str().unwrap().to_owned();
     until_over(&ours, "secret");
-    for (method, path, _) in ROUTES {
+    for (method, path, _) in ROUTES.iter().copied() {
         if !path.contains("/dag/{id}") && !path.contains("{run}") {
             continue;
         }

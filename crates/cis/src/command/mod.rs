@@ -38,7 +38,8 @@ use cis_client::Client;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_engine::coordinator::Options;
 use cis_engine::data_dir::DataDir;
-use cis_engine::session;
+use cis_engine::command as engine;
+use cis_engine::session::{self, Session};
 use cis_store::StoreError;
 use cis_store::sqlite::{self, Reader};
 
@@ -176,19 +177,31 @@ impl Setup {
     fn new(global: &Global, flags: Flags) -> Result<Self, Failure> {
         let flags = Flags { config: global.config.clone(), data_dir: global.data_dir.clone(), ..flags };
         let config = Config::load(&flags, &Surroundings::here())?;
-        Ok(Self { config, json: global.json, node: global.node.clone(), token: global.token.clone() })
+        Ok(Self { config, json: global.json, node: global.node.clone(), token: global.token.clone().filter(|token| !token.is_empty()) })
     }
 
-    /// The node to call. Whoever has a token of its own never calls as somebody else.
+    /// The node to call. Whoever has a token never calls as somebody else, and the owner's token goes nowhere but to
+    /// the node it is for.
     fn remote(&self) -> Result<Client, Failure> {
-        let token = match &self.token {
-            Some(token) => token.clone(),
-            None => std::fs::read_to_string(self.data_dir().admin_token()).map_err(|_| {
-                Failure::new(ErrorCode::Unauthorized, "no token to call a node with")
-                    .hint("set `CIS_TOKEN`; `cis token create` makes one")
-            })?,
+        if let Some(token) = &self.token {
+            return Ok(Client::new(self.node.as_deref().unwrap_or(USUAL_NODE), token)?);
+        }
+        let options = self.options()?;
+        let path = options.data_dir.admin_token();
+        let mut session = Session::open(options)?;
+        let own = session.ask(engine::Command::Hello).and_then(|reply| reply.hello());
+        session.close()?;
+        let Some(own) = own?.address.filter(|own| self.node.as_ref().is_none_or(|node| node == own)) else {
+            let why = match &self.node {
+                Some(node) => format!("no token to call {node} with"),
+                None => "no node serves this data directory".to_owned(),
+            };
+            return Err(Failure::new(ErrorCode::Unauthorized, why)
+                .hint("`cis node start` starts one; another takes `CIS_NODE` and `CIS_TOKEN`"));
         };
-        Ok(Client::new(self.node.as_deref().unwrap_or(USUAL_NODE), &token)?)
+        let token = std::fs::read_to_string(path)
+            .map_err(|e| Failure::new(ErrorCode::Unavailable, format!("the owner's token: {e}")))?;
+        Ok(Client::new(&own, &token)?)
     }
 
     /// The data directory, which need not exist.
@@ -199,10 +212,10 @@ impl Setup {
     /// Refuses whoever was given a token: they are somebody, and must not become the owner of the data directory by
     /// the way.
     fn only_owner(&self) -> Result<(), Failure> {
-        if std::env::var_os("CIS_TOKEN").is_none_or(|token| token.is_empty()) {
+        if self.token.is_none() {
             return Ok(());
         }
-        let why = "`CIS_TOKEN` is set, and this command would act as the owner of the data directory instead";
+        let why = "there is a token to call with, and this command would act as the owner of the data directory instead";
         Err(Refusal::new(ErrorCode::Forbidden, why)
             .hint("call the node at `CIS_NODE` with the token, or leave this to the owner")
             .into())
