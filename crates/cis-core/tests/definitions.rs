@@ -151,10 +151,57 @@ fn spelling_does_not_change_meaning() {
     assert!(toml.explicit_scope && !yaml.explicit_scope);
 }
 
+const QUESTIONS_TOML: &str = r#"
+[[tasks]]
+id = "ask"
+type = "approval"
+prompt = "Ship it?"
+input = { region = "string", share = "number" }
+timeout = "1d"
+on_timeout = "skip"
+
+[[tasks]]
+id = "ship"
+deps = ["ask"]
+command = 'ship --to "$REGION"'
+env = { REGION = "{{ tasks.ask.outputs.region }}" }
+level = "confirmed"
+retry = 2
+"#;
+
+#[test]
+fn questions_are_part_of_the_content() {
+    let dag = read(Format::Toml, QUESTIONS_TOML).dag;
+    assert!(dag.tasks.iter().all(|task| task.needs_person()));
+    assert_eq!(dag.tasks[1].more().retry.as_ref().map(|retry| retry.max), Some(2));
+    let hash = content_hash(&dag);
+    let same = QUESTIONS_TOML.replace("\"confirmed\"", "{ type = \"confirmed\" }").replace("1d", "24h");
+    assert_eq!(content_hash(&read(Format::Toml, &same).dag), hash);
+    for (from, to) in [
+        ("\"confirmed\"", "\"mechanical\""),
+        ("Ship it?", "Really?"),
+        ("on_timeout = \"skip\"", "on_timeout = \"fail\""),
+        ("share = \"number\"", "share = \"integer\""),
+        (", share = \"number\"", ""),
+    ] {
+        let other = QUESTIONS_TOML.replace(from, to);
+        assert_ne!(other, QUESTIONS_TOML);
+        assert_ne!(content_hash(&read(Format::Toml, &other).dag), hash, "{to}");
+    }
+}
+
+#[test]
+fn a_hash_that_was_given_out_stays() {
+    let hash = content_hash(&read(Format::Toml, FULL_TOML).dag);
+    assert_eq!(hash.as_str(), "57319ea4cd41deeec5433b744c3b419b0923dd1dd4133a5079a59fd8702face9");
+}
+
 #[test]
 fn what_is_stored_comes_back() {
-    for (format, text) in
-        [(Format::Toml, FULL_TOML), (Format::Json, SIMPLE_JSON), (Format::Toml, TEST_PIPELINE_TOML)]
+    for (format, text) in [FULL_TOML, TEST_PIPELINE_TOML, QUESTIONS_TOML]
+        .map(|text| (Format::Toml, text))
+        .into_iter()
+        .chain([(Format::Json, SIMPLE_JSON)])
     {
         let dag = read(format, text).dag;
         assert_eq!(from_stored(&to_stored(&dag)).unwrap(), dag);

@@ -341,7 +341,8 @@ fn hints_name_what_was_meant() {
         ("    depnds_on: [my-task]\n", "did you mean `depends_on`?"),
         ("    idempotent: yes\n", "write true, without quotes"),
         ("    when: \"{{ params.x }}\"\n", "`when` is an expression already: write it without {{ }}"),
-        ("    level: confirmed\n", "use `mechanical`"),
+        ("    level: recommended\n", "use `confirmed`, or a task of type `approval` before it"),
+        ("    level: confirm\n", "use `mechanical` or `confirmed`"),
         (
             "    depends_on: [my-task]\n    when: tasks.my > 1\n",
             "an id with `-` or `.` in it is written tasks[\"my-task\"]",

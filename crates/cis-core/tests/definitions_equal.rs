@@ -5,8 +5,8 @@
 mod definitions_support;
 
 use cis_core::dag::{
-    Dag, Defaults, Kind, More, Policy, RunIf, SkillCall, Task, canonical_json, content_hash, from_stored,
-    parse, to_stored,
+    Approval, Dag, Defaults, InputType, Kind, More, OnTimeout, Policy, RunIf, SkillCall, Task,
+    canonical_json, content_hash, from_stored, parse, to_stored,
 };
 use cis_core::id::{Scope, TaskIx};
 use cis_core::retry::{Backoff, Retry};
@@ -77,17 +77,43 @@ prop_compose! {
     fn more()(
         name in option::of(text()), description in option::of(text()), when in option::of(Just("params.x == 1".to_owned())),
         retry in option::of(retry()), timeout in option::of(millis()), queue_timeout in option::of(millis()),
-        grace in option::of(millis()), env in btree_map("[A-BD-Z][A-Z0-9_]{0,6}", text(), 0..3),
+        grace in option::of(millis()), confirmed in prop::bool::weighted(0.2), env in btree_map("[A-BD-Z][A-Z0-9_]{0,6}", text(), 0..3),
         workdir in option::of("[a-z/]{1,9}"), target_node in option::of("[a-z]{1,9}"),
     ) -> More {
         let needs = Vec::new();
-        More { name, description, when, retry, timeout, queue_timeout, grace, env, workdir, target_node, needs }
+        More { name, description, when, confirmed, retry, timeout, queue_timeout, grace, env, workdir, target_node, needs }
+    }
+}
+
+/// What belongs to processes has no place on a question.
+fn ask(task: &mut Task, mut approval: Approval) {
+    let more = task.more.take().map(|more| *more).unwrap_or_default();
+    let More { name, description, when, timeout, .. } = more;
+    if timeout.is_none() {
+        approval.on_timeout = OnTimeout::Fail;
+    }
+    let more = More { name, description, when, timeout, ..More::default() };
+    task.more = (more != More::default()).then(|| Box::new(more));
+    (task.idempotent, task.detach, task.kind) = (false, false, Kind::Approval(Box::new(approval)));
+}
+
+prop_compose! {
+    fn approval()(
+        prompt in option::of(text()), input in btree_map("[a-z]{1,6}", prop::sample::select(InputType::WORDS.to_vec()), 0..3),
+        on_timeout in prop::sample::select(OnTimeout::WORDS.to_vec()),
+    ) -> Approval {
+        let input = input.into_iter().map(|(name, kind)| (name, kind.1)).collect();
+        let mut approval = Approval { prompt, input, on_timeout: on_timeout.1 };
+        if approval.on_timeout == OnTimeout::Approve {
+            approval.input.clear();
+        }
+        approval
     }
 }
 
 prop_compose! {
     fn task()(
-        kind in 0..3_u8, command in text(), needs in btree_set("[a-z]{1,5}", 0..3), skill in "[a-z]{3,9}x", input in option::of(value()),
+        kind in 0..3_u8, command in text(), needs in btree_set("[a-z]{1,5}", 0..3), approval in option::weighted(0.2, approval()), skill in "[a-z]{3,9}x", input in option::of(value()),
         run_if in prop::sample::select(RunIf::WORDS.to_vec()), priority in -5_i32..5, idempotent in any::<bool>(),
         detach in any::<bool>(), debt_ignorable in any::<bool>(), mut more in more(),
     ) -> Task {
@@ -103,10 +129,14 @@ prop_compose! {
             more = More { needs: needs.into_iter().collect(), env: Default::default(), workdir: None, grace: None, ..more };
         }
         let more = (more != More::default()).then(|| Box::new(more));
-        Task {
+        let mut task = Task {
             id: "later".parse().unwrap(), kind, depends_on: Box::default(), run_if: run_if.1, priority, idempotent, detach,
             debt_ignorable, more,
+        };
+        if let Some(approval) = approval {
+            ask(&mut task, approval);
         }
+        task
     }
 }
 
@@ -203,6 +233,17 @@ impl Spelling {
                     map.insert(self.pick(&["input", "params", "with"]).to_owned(), (**input).clone());
                 }
             }
+            Kind::Approval(approval) => {
+                map.insert(self.pick(&["type", "kind"]).to_owned(), json!("approval"));
+                put(&mut map, "prompt", &approval.prompt);
+                let input: Map<String, Value> =
+                    approval.input.iter().map(|(name, kind)| (name.clone(), json!(kind.word()))).collect();
+                self.default(&mut map, "input", json!(input), input.is_empty());
+                let unsaid = approval.on_timeout == OnTimeout::Fail;
+                if more.timeout.is_some() {
+                    self.default(&mut map, "on_timeout", json!(approval.on_timeout.word()), unsaid);
+                }
+            }
             Kind::Skill(call) => {
                 map.insert("skill".to_owned(), json!(call.skill));
                 self.default(&mut map, "type", json!("skill"), true);
@@ -211,6 +252,7 @@ impl Spelling {
                 }
             }
         }
+        let is_question = matches!(task.kind, Kind::Approval(_));
         let mut before: Vec<&str> =
             task.depends_on.iter().map(|ix| dag.tasks[ix.index()].id.as_str()).collect();
         if self.flip() {
@@ -221,8 +263,9 @@ impl Spelling {
         self.default(&mut map, key, value, before.is_empty());
         self.default(&mut map, "run_if", json!(task.run_if.word()), task.run_if == RunIf::default());
         self.default(&mut map, "priority", json!(task.priority), task.priority == 0);
-        self.default(&mut map, "idempotent", json!(task.idempotent), !task.idempotent);
-        self.default(&mut map, "detach", json!(task.detach), !task.detach);
+        if !is_question {
+            self.for_processes(&mut map, task);
+        }
         let debt = if task.debt_ignorable { "ignorable" } else { "blocking" };
         self.default(&mut map, "debt", json!(debt), !task.debt_ignorable);
         put(&mut map, "name", &more.name);
@@ -237,9 +280,19 @@ impl Spelling {
         self.span(&mut map, "timeout", more.timeout);
         self.span(&mut map, "queue_timeout", more.queue_timeout);
         self.span(&mut map, "grace", more.grace);
-        self.default(&mut map, "env", json!(more.env), more.env.is_empty());
-        self.retry(&mut map, more.retry.as_ref());
         Value::Object(map)
+    }
+
+    fn for_processes(&mut self, map: &mut Map<String, Value>, task: &Task) {
+        let more = task.more();
+        self.default(map, "idempotent", json!(task.idempotent), !task.idempotent);
+        self.default(map, "detach", json!(task.detach), !task.detach);
+        self.default(map, "env", json!(more.env), more.env.is_empty());
+        if more.confirmed {
+            let level = if self.flip() { json!("confirmed") } else { json!({"type": "confirmed"}) };
+            map.insert("level".to_owned(), level);
+        }
+        self.retry(map, more.retry.as_ref());
     }
 
     fn retry(&mut self, map: &mut Map<String, Value>, retry: Option<&Retry>) {
@@ -248,7 +301,10 @@ impl Spelling {
         };
         if *retry == (Retry { max: retry.max, ..Retry::default() }) && self.flip() {
             match self.pick(&["retry", "retries", "level"]) {
-                "level" => map.insert("level".to_owned(), json!({"type": "mechanical", "retry": retry.max})),
+                "level" if !map.contains_key("level") => {
+                    map.insert("level".to_owned(), json!({"type": "mechanical", "retry": retry.max}))
+                }
+                "level" => map.insert("retry".to_owned(), json!(retry.max)),
                 key => map.insert(key.to_owned(), json!(retry.max)),
             };
             return;

@@ -9,7 +9,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, RunId, RunKey, Scope};
 use cis_core::run::RunStatus;
 use cis_core::source::Timestamp;
-use cis_store::port::{Decide, Decided, Fate, Once, Published, RunRef, Settled};
+use cis_store::port::{Approve, Approved, Decide, Decided, Fate, Once, Published, RunRef, Settled};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
@@ -38,6 +38,8 @@ pub enum Command {
         request: Box<Decide>,
         context: Box<Context>,
     },
+    /// Decides about a task that waits for a person.
+    Approve(Box<Approve>),
     /// This connection owns the run from now on: it ends with it.
     Attach {
         run: RunKey,
@@ -83,6 +85,7 @@ pub enum Reply {
     Published(Published),
     Settled(Settled),
     Decided(Once<Decided>),
+    Approved(Box<Once<Approved>>),
     Started(RunRef),
     Stopping(RunStatus),
     Attached,
@@ -156,6 +159,7 @@ expect! {
     published, Published, Published;
     settled, Settled, Settled;
     decided, Decided, Once<Decided>;
+    approved, Approved, Box<Once<Approved>>;
     started, Started, RunRef;
     stopping, Stopping, RunStatus;
     token, Token, FreshToken;

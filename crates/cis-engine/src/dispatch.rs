@@ -70,6 +70,7 @@ impl Dispatch {
             Kind::External { .. } => {
                 return Err("others claim external tasks: none is started here".to_owned());
             }
+            Kind::Approval(_) => return Err("an approval starts no process".to_owned()),
         };
         self.cookies(claim, &mut env);
         let key = AttemptKey { execution: claim.execution.0, fence: claim.fence.0 };

@@ -13,7 +13,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{RunId, RunKey};
 use cis_core::run::RunStatus;
 use cis_core::source::{Clock, Timestamp, new_run_id};
-use cis_store::port::{Decide, Decided, Once, Publish, Published, Store};
+use cis_store::port::{Approve, Approved, Decide, Decided, Once, Publish, Published, Store};
 use cis_store::sqlite::{Reader, SqliteStore};
 use tokio::sync::watch;
 
@@ -128,6 +128,12 @@ impl Node {
             let _ = std::fs::remove_dir(&work);
         }
         decided
+    }
+
+    /// Decides about a task that waits for a person. The loop does it itself: it may be the last of its run.
+    pub async fn approve(&self, request: Approve) -> Result<Once<Approved>, Refusal> {
+        let command = Command::Approve(Box::new(request));
+        self.handle.call(command, SELF).await.approved().map(|once| *once)
     }
 
     /// Stops a run.

@@ -33,6 +33,8 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("POST", "/api/v1/tasks/{execution}/complete", Access::With(Role::Work)),
     ("POST", "/api/v1/tasks/{execution}/fail", Access::With(Role::Work)),
     ("POST", "/api/v1/tasks/{execution}/release", Access::With(Role::Work)),
+    ("POST", "/api/v1/runs/{run}/tasks/{task}/approve", Access::With(Role::Confirm)),
+    ("POST", "/api/v1/runs/{run}/tasks/{task}/reject", Access::With(Role::Confirm)),
     ("GET", "/api/v1/events", Access::With(Role::Read)),
     ("GET", "/api/v1/tokens", Access::With(Role::Admin)),
     ("POST", "/api/v1/tokens", Access::With(Role::Admin)),

@@ -9,13 +9,13 @@ use cis_core::access::Caller;
 use cis_core::dag::Dag;
 use cis_core::dag::plan::Plan;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{DagId, Epoch, ExecutionId, Fence, Revision, RunId, RunKey, Scope, TaskIx};
+use cis_core::id::{DagId, Epoch, ExecutionId, Fence, Revision, RunId, RunKey, Scope, TaskId, TaskIx};
 use cis_core::retry::Failure;
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// What a store can say no with.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -58,6 +58,8 @@ pub trait Store: Send + Sync + 'static {
     fn decide(&self, request: Decide) -> impl Future<Output = Answer<Once<Decided>>> + Send;
     /// Confirms or rejects a revision; the same decision again is the same answer.
     fn settle(&self, request: Settle) -> impl Future<Output = Answer<Settled>> + Send;
+    /// Approves or rejects a task that waits for a person; the same decision again is the same answer.
+    fn approve(&self, request: Approve) -> impl Future<Output = Answer<Once<Approved>>> + Send;
     /// Creates a run of a confirmed revision; the same run id again is the same run.
     fn start_run(&self, request: StartRun) -> impl Future<Output = Answer<RunRef>> + Send;
     /// Records how attempts ended, lets their dependents go, and claims what is next: one transaction.
@@ -269,6 +271,37 @@ pub struct Decided {
     pub tasks: u32,
     /// What a confirmation started.
     pub run: Option<RunRef>,
+}
+
+/// A decision about a task that waits for a person.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Approve {
+    pub key: Option<IdempotencyKey>,
+    pub execution: ExecutionId,
+    pub approve: bool,
+    /// What the task asks for; it becomes its outputs.
+    pub input: Map<String, Value>,
+    pub note: Option<String>,
+    /// Who decides. The publisher of a DAG approves its tasks only if it may.
+    pub by: String,
+    pub self_confirm: bool,
+    pub now: Timestamp,
+}
+
+/// What became of it: the same to everybody who decides the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approved {
+    pub approved: bool,
+    /// False: it had been decided so before.
+    pub changed: bool,
+    pub run: RunRef,
+    pub task_id: TaskId,
+    /// Where the decision led.
+    pub status: TaskStatus,
+    /// Who decided first, and said what.
+    pub by: String,
+    pub note: Option<String>,
+    pub outputs: Option<Map<String, Value>>,
 }
 
 /// A token to let somebody call with.

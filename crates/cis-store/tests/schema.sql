@@ -134,6 +134,13 @@ CREATE TABLE steps (
     -- How far it has got.
     cursor   INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+CREATE TABLE task_decisions (
+    execution_id INTEGER PRIMARY KEY,
+    decision     TEXT    NOT NULL CHECK (decision IN ('approved', 'rejected')),
+    decided_by   TEXT    NOT NULL,
+    decided_at   INTEGER NOT NULL,
+    note         TEXT
+) STRICT;
 CREATE TABLE task_executions (
     execution_id   INTEGER PRIMARY KEY,
     run_key        INTEGER NOT NULL,
@@ -164,7 +171,7 @@ CREATE TABLE task_executions (
     error          TEXT,
     outputs_json   TEXT,
     log_bytes      INTEGER NOT NULL DEFAULT 0,
-    log_cut_bytes  INTEGER NOT NULL DEFAULT 0,
+    log_cut_bytes  INTEGER NOT NULL DEFAULT 0, asked_at INTEGER CHECK (status <> 'waiting' OR asked_at IS NOT NULL), answer_deadline INTEGER CHECK (answer_deadline IS NULL OR asked_at IS NOT NULL),
     CHECK (status NOT IN ('running', 'cancelling') OR (fence IS NOT NULL AND holder IS NOT NULL)),
     CHECK (status = 'pending' OR status IN ('cancelled', 'skipped') OR deps_left = 0),
     CHECK (hold = 0 OR status = 'ready'),
@@ -200,3 +207,4 @@ CREATE INDEX tasks_held ON task_executions (run_key, priority DESC, ready_order)
 CREATE INDEX tasks_live ON task_executions (run_key) WHERE status IN ('running', 'cancelling');
 CREATE INDEX tasks_queue_due ON task_executions (queue_deadline)
     WHERE status = 'ready' AND queue_deadline IS NOT NULL;
+CREATE INDEX tasks_waiting ON task_executions (answer_deadline) WHERE status = 'waiting';

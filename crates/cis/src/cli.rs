@@ -47,6 +47,12 @@ pub enum Command {
     Status(StatusArgs),
     /// What tasks printed: short for `cis dag logs`
     Logs(LogsArgs),
+    /// What waits for a person: DAGs to confirm, tasks to approve
+    Pending,
+    /// Let a task that waits for a person go on, or confirm a DAG
+    Approve(ApproveArgs),
+    /// Refuse a task that waits for a person, or a DAG
+    Reject(DecisionArgs),
     /// Find, show and run skills
     #[command(subcommand)]
     Skill(SkillCommand),
@@ -230,6 +236,30 @@ pub struct StatusArgs {
     /// Keep showing it until it ends
     #[arg(short, long)]
     pub watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ApproveArgs {
+    #[command(flatten)]
+    pub decision: DecisionArgs,
+    /// Give a value that the task asks for
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    pub input: Vec<String>,
+    #[command(flatten)]
+    pub skills: SkillDirs,
+}
+
+#[derive(Debug, Args)]
+pub struct DecisionArgs {
+    /// `ID` (its latest run), `ID#N`, or a run id; without a task, a DAG
+    #[arg(value_name = "RUN")]
+    pub id: String,
+    pub task: Option<String>,
+    /// Say why
+    #[arg(short, long)]
+    pub note: Option<String>,
+    #[command(flatten)]
+    pub scope: ScopeArg,
 }
 
 #[derive(Debug, Args)]

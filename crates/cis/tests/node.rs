@@ -211,7 +211,9 @@ fn a_follower_who_is_cut_off_misses_nothing_and_hears_nothing_twice() {
 
 /// A path of the table with something in its braces.
 fn filled(path: &str) -> String {
-    path.replace("{id}", "secret").replace("{run}", "01890000-0000-7000-8000-000000000000")
+    path.replace("{id}", "secret")
+        .replace("{run}", "01890000-0000-7000-8000-000000000000")
+        .replace("{task}", "t")
 }
 
 #[test]
@@ -263,7 +265,7 @@ fn one_scope_does_not_see_another() {
         if !path.contains("/dag/{id}") && !path.contains("{run}") {
             continue;
         }
-        let path = path.replace("{id}", "secret").replace("{run}", &run);
+        let path = path.replace("{id}", "secret").replace("{run}", &run).replace("{task}", "t");
         assert_eq!(theirs.call(method, &path, &[], "").status, 404, "{method} {path}");
     }
     assert_eq!(theirs.get("/api/v1/dag").json()["dags"], json!([]));

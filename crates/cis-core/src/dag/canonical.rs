@@ -10,6 +10,7 @@ use std::fmt::{self, Write};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::approval::OnTimeout;
 use super::model::{Dag, Kind, More, Policy, RunIf, Task};
 use crate::retry::{Backoff, Retry};
 use crate::source::Millis;
@@ -171,6 +172,15 @@ fn write_task(out: &mut impl Write, task: &Task, tasks: &[Task]) -> fmt::Result 
     if let Some(input) = task.kind.input().filter(|input| !input.is_null()) {
         object.value("input", input)?;
     }
+    let approval = match &task.kind {
+        Kind::Approval(approval) => Some(&**approval),
+        _ => None,
+    };
+    if let Some(approval) = approval {
+        let types = approval.input.iter().map(|(name, kind)| (name.clone(), kind.word().to_owned()));
+        object.texts("input", &types.collect())?;
+    }
+    object.text("level", more.confirmed.then_some("confirmed"))?;
     object.text("name", more.name.as_deref())?;
     if !more.needs.is_empty() {
         let out = object.key("needs")?;
@@ -180,7 +190,11 @@ fn write_task(out: &mut impl Write, task: &Task, tasks: &[Task]) -> fmt::Result 
         }
         out.write_char(']')?;
     }
+    let action =
+        approval.map(|approval| approval.on_timeout).filter(|action| *action != OnTimeout::default());
+    object.text("on_timeout", action.map(OnTimeout::word))?;
     object.number("priority", (task.priority != 0).then(|| task.priority.into()))?;
+    object.text("prompt", approval.and_then(|approval| approval.prompt.as_deref()))?;
     object.span("queue_timeout_ms", more.queue_timeout)?;
     if let Some(retry) = &more.retry {
         write_retry(object.key("retry")?, retry)?;
@@ -191,7 +205,9 @@ fn write_task(out: &mut impl Write, task: &Task, tasks: &[Task]) -> fmt::Result 
     }
     object.text("target_node", more.target_node.as_deref())?;
     object.span("timeout_ms", more.timeout)?;
-    object.text("type", matches!(task.kind, Kind::External { .. }).then_some("external"))?;
+    // The other kinds show by what they hold.
+    let shown = matches!(task.kind, Kind::Approval(_) | Kind::External { .. });
+    object.text("type", shown.then(|| task.kind.word()))?;
     object.text("when", more.when.as_deref())?;
     object.text("workdir", more.workdir.as_deref())?;
     object.close()

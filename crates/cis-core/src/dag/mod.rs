@@ -1,5 +1,6 @@
 //! Definitions of DAGs: what people write, what it means, what it hashes to, and the graph it makes.
 
+pub mod approval;
 pub mod canonical;
 pub mod model;
 pub mod parse;
@@ -7,6 +8,7 @@ pub mod plan;
 pub mod problem;
 pub mod stored;
 
+pub use approval::{Approval, InputType, OnTimeout};
 pub use canonical::{ContentHash, canonical_json, content_hash};
 pub use model::{Dag, Kind, More, Policy, RunIf, SkillCall, Task, Values};
 pub use parse::{Defaults, Format, Parsed, parse};

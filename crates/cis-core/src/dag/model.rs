@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::approval::Approval;
 use crate::id::{DagId, Scope, TaskId, TaskIx};
 use crate::retry::Retry;
 use crate::source::Millis;
@@ -65,6 +66,8 @@ pub struct More {
     pub description: Option<String>,
     /// An expression over params and upstream outputs; false skips the task.
     pub when: Option<String>,
+    /// A person must approve before it may start: `level = "confirmed"`.
+    pub confirmed: bool,
     pub retry: Option<Retry>,
     pub timeout: Option<Millis>,
     pub queue_timeout: Option<Millis>,
@@ -87,6 +90,8 @@ pub enum Kind {
     /// Somebody outside claims it, works on it and reports back. What it is given: JSON, templates inside its strings
     /// are filled.
     External { input: Box<Value> },
+    /// A person says yes or no; nothing is started.
+    Approval(Box<Approval>),
 }
 
 /// A skill and what it is given.
@@ -130,6 +135,11 @@ impl Task {
         self.more.as_deref().unwrap_or(&NONE)
     }
 
+    /// Does it wait for a person once its dependencies are met?
+    pub fn needs_person(&self) -> bool {
+        matches!(self.kind, Kind::Approval(_)) || self.more().confirmed
+    }
+
     /// What to show people: its `name`, else its id.
     pub fn title(&self) -> &str {
         self.more().name.as_deref().unwrap_or(self.id.as_str())
@@ -140,7 +150,7 @@ impl Kind {
     /// What it is given, if it is a kind that is given anything.
     pub fn input(&self) -> Option<&Value> {
         match self {
-            Self::Shell { .. } => None,
+            Self::Shell { .. } | Self::Approval(_) => None,
             Self::Skill(call) => Some(&call.input),
             Self::External { input } => Some(input),
         }
@@ -152,6 +162,7 @@ impl Kind {
             Self::Shell { .. } => "shell",
             Self::Skill(_) => "skill",
             Self::External { .. } => "external",
+            Self::Approval(_) => "approval",
         }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::approval::{Approval, InputType, OnTimeout};
 use super::model::{Dag, Kind, More, Policy, RunIf, SkillCall, Task, Values};
 use crate::id::{DagId, Scope, TaskId, TaskIx};
 use crate::retry::{Backoff, Retry};
@@ -88,6 +89,8 @@ struct StoredTask<'a> {
     input: Option<Cow<'a, Value>>,
     #[serde(default, skip_serializing_if = "is_default")]
     external: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    approval: Option<Box<StoredApproval<'a>>>,
     #[serde(default, skip_serializing_if = "is_none_of")]
     depends_on: Cow<'a, [TaskIx]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,6 +120,8 @@ struct StoredMore<'a> {
     description: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     when: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    confirmed: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     retry: Option<StoredRetry<'a>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -145,6 +150,17 @@ struct StoredRetry<'a> {
     jitter: bool,
     #[serde(default, skip_serializing_if = "<[i32]>::is_empty")]
     on_exit_codes: Cow<'a, [i32]>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredApproval<'a> {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    prompt: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    input: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    on_timeout: Option<Cow<'a, str>>,
 }
 
 impl<'a> StoredDag<'a> {
@@ -190,10 +206,11 @@ impl<'a> StoredDag<'a> {
 
 impl<'a> StoredTask<'a> {
     fn of(task: &'a Task) -> Self {
-        let (command, skill) = match &task.kind {
-            Kind::Shell { command } => (Some(Cow::Borrowed(&**command)), None),
-            Kind::Skill(call) => (None, Some(Cow::Borrowed(&*call.skill))),
-            Kind::External { .. } => (None, None),
+        let (command, skill, approval) = match &task.kind {
+            Kind::Shell { command } => (Some(Cow::Borrowed(&**command)), None, None),
+            Kind::Skill(call) => (None, Some(Cow::Borrowed(&*call.skill)), None),
+            Kind::External { .. } => (None, None, None),
+            Kind::Approval(approval) => (None, None, Some(approval)),
         };
         Self {
             id: task.id.as_str().into(),
@@ -201,6 +218,7 @@ impl<'a> StoredTask<'a> {
             skill,
             input: task.kind.input().filter(|input| !input.is_null()).map(Cow::Borrowed),
             external: matches!(task.kind, Kind::External { .. }),
+            approval: approval.map(|approval| Box::new(StoredApproval::of(approval))),
             depends_on: Cow::Borrowed(&task.depends_on),
             run_if: (task.run_if != RunIf::default()).then(|| task.run_if.word().into()),
             priority: task.priority,
@@ -216,13 +234,14 @@ impl<'a> StoredTask<'a> {
             return Err(bad("a dependency on a task that is not there"));
         }
         let input = self.input.map(Cow::into_owned).unwrap_or_default();
-        let kind = match (self.command, self.skill, self.external) {
-            (Some(command), None, false) => Kind::Shell { command: command.into() },
-            (None, Some(skill), false) => {
+        let kind = match (self.command, self.skill, self.external, self.approval) {
+            (Some(command), None, false, None) => Kind::Shell { command: command.into() },
+            (None, Some(skill), false, None) => {
                 Kind::Skill(Box::new(SkillCall { skill: skill.into_owned(), input }))
             }
-            (None, None, true) => Kind::External { input: Box::new(input) },
-            _ => return Err(bad("a task is one of `command`, `skill` and `external`")),
+            (None, None, true, None) => Kind::External { input: Box::new(input) },
+            (None, None, false, Some(approval)) => Kind::Approval(Box::new(approval.into_approval()?)),
+            _ => return Err(bad("a task is one of `command`, `skill`, `external` and `approval`")),
         };
         Ok(Task {
             id: self.id.parse::<TaskId>().map_err(bad)?,
@@ -244,6 +263,7 @@ impl<'a> StoredMore<'a> {
             name: text(&more.name),
             description: text(&more.description),
             when: text(&more.when),
+            confirmed: more.confirmed,
             retry: more.retry.as_ref().map(StoredRetry::of),
             timeout_ms: more.timeout,
             queue_timeout_ms: more.queue_timeout,
@@ -260,6 +280,7 @@ impl<'a> StoredMore<'a> {
             name: self.name.map(Cow::into_owned),
             description: self.description.map(Cow::into_owned),
             when: self.when.map(Cow::into_owned),
+            confirmed: self.confirmed,
             retry: self.retry.map(StoredRetry::into_retry),
             timeout: self.timeout_ms,
             queue_timeout: self.queue_timeout_ms,
@@ -296,6 +317,30 @@ impl<'a> StoredRetry<'a> {
     }
 }
 
+impl<'a> StoredApproval<'a> {
+    fn of(approval: &'a Approval) -> Self {
+        let input = approval.input.iter();
+        Self {
+            prompt: text(&approval.prompt),
+            input: input.map(|(name, kind)| (name.as_str().into(), kind.word().into())).collect(),
+            on_timeout: (approval.on_timeout != OnTimeout::default())
+                .then(|| approval.on_timeout.word().into()),
+        }
+    }
+
+    fn into_approval(self) -> Result<Approval, StoredError> {
+        let input = self
+            .input
+            .into_iter()
+            .map(|(name, kind)| Ok((name.into_owned(), known(&kind, &InputType::WORDS)?)));
+        Ok(Approval {
+            prompt: self.prompt.map(Cow::into_owned),
+            input: input.collect::<Result<_, StoredError>>()?,
+            on_timeout: word(self.on_timeout, &OnTimeout::WORDS)?,
+        })
+    }
+}
+
 fn text(text: &Option<String>) -> Option<Cow<'_, str>> {
     text.as_deref().map(Cow::Borrowed)
 }
@@ -306,7 +351,11 @@ fn bad(problem: impl ToString) -> StoredError {
 
 /// The value of a word; absent means the default.
 fn word<T: Copy + Default>(word: Option<Cow<'_, str>>, words: &[(&str, T)]) -> Result<T, StoredError> {
-    let Some(word) = word else { return Ok(T::default()) };
+    word.map_or_else(|| Ok(T::default()), |word| known(&word, words))
+}
+
+/// The value of a word.
+fn known<T: Copy>(word: &str, words: &[(&str, T)]) -> Result<T, StoredError> {
     let found = words.iter().find(|(known, _)| *known == word).map(|(_, value)| *value);
     found.ok_or_else(|| bad(format!("unknown word `{word}`")))
 }

@@ -7,7 +7,7 @@ use cis_core::id::{RunId, RunKey};
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use cis_runner::protocol::{AttemptKey, ToRunner};
-use cis_store::port::{Decide, Decided, Once, Publish, RunRef, Settle, StartRun, Store};
+use cis_store::port::{Approve, Approved, Decide, Decided, Once, Publish, RunRef, Settle, StartRun, Store};
 
 use super::Coordinator;
 use super::handle::{Ask, Owner};
@@ -73,6 +73,9 @@ impl<S: Store> Coordinator<S> {
                 Ok(Reply::Stopping(status))
             }
             Command::Decide { request, context } => self.decide(*request, *context).await.map(Reply::Decided),
+            Command::Approve(request) => {
+                self.approve(*request).await.map(|once| Reply::Approved(Box::new(once)))
+            }
             Command::CreateToken { caller, by, expires_at } => {
                 let (fresh, new) = token::make(self.random.as_ref(), caller, by, now, expires_at);
                 self.store.create_token(new).await?;
@@ -143,6 +146,17 @@ impl<S: Store> Coordinator<S> {
         }
         self.look();
         Ok(decided?)
+    }
+
+    /// Decides about a task that waits for a person: that may make it claimable, or end its run.
+    async fn approve(&mut self, request: Approve) -> Result<Once<Approved>, Refusal> {
+        let approved = self.store.approve(request).await?;
+        let over = approved.answer.as_ref().ok().map(|told| &told.run).filter(|run| run.status.is_terminal());
+        if let Some(run) = over.map(|run| run.key).filter(|run| self.unfinished.contains(run)) {
+            self.run_over(run);
+        }
+        self.look();
+        Ok(approved)
     }
 
     /// Keeps a run's surroundings before the run exists: killed in between, the next coordinator finds them.

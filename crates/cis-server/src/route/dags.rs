@@ -356,12 +356,3 @@ pub(super) async fn list(
     let dags = state.reads.read(look).await?;
     Ok(yes(StatusCode::OK, json!({"dags": dags})))
 }
-
-/// `GET /api/v1/pending`: what waits for a person.
-pub(super) async fn pending(Has(state): Has<State>, Extension(caller): Extension<Caller>) -> Said {
-    let look = move |reader: &Reader| {
-        let found = reader.pending()?.into_iter().filter(|request| caller.sees(&request.scope));
-        Ok(found.take(LIMIT_MAX as usize).collect::<Vec<_>>())
-    };
-    Ok(yes(StatusCode::OK, json!({"pending": state.reads.read(look).await?})))
-}

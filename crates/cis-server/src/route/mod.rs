@@ -2,12 +2,14 @@
 //!
 //! | module | calls |
 //! |---|---|
-//! | `dags` | publish, confirm, reject, status, list, pending |
+//! | `dags` | publish, confirm, reject, status, list |
+//! | `approvals` | what waits for a person, and what that person says |
 //! | `runs` | one run, its tasks, cancel |
 //! | `tasks` | what others work on |
 //! | `events` | following along |
 //! | `tokens` | who may call |
 
+mod approvals;
 mod dags;
 mod events;
 mod runs;
@@ -54,7 +56,7 @@ pub(crate) fn router(state: State) -> Router {
         .route("/api/v1/dag/{id}/reject", post(dags::reject))
         .route("/api/v1/dag/{id}/status", get(dags::status))
         .route("/api/v1/dag", get(dags::list))
-        .route("/api/v1/pending", get(dags::pending))
+        .route("/api/v1/pending", get(approvals::pending))
         .route("/api/v1/runs/{run}", get(runs::show))
         .route("/api/v1/runs/{run}/tasks", get(runs::tasks))
         .route("/api/v1/runs/{run}/cancel", post(runs::cancel))
@@ -66,6 +68,8 @@ pub(crate) fn router(state: State) -> Router {
         .route("/api/v1/tasks/{execution}/complete", post(tasks::complete))
         .route("/api/v1/tasks/{execution}/fail", post(tasks::fail))
         .route("/api/v1/tasks/{execution}/release", post(tasks::release))
+        .route("/api/v1/runs/{run}/tasks/{task}/approve", post(approvals::approve))
+        .route("/api/v1/runs/{run}/tasks/{task}/reject", post(approvals::reject))
         .route("/api/v1/events", get(events::follow))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))

@@ -15,7 +15,7 @@ use super::dags::{LIMIT_MAX, run_value, versioned};
 use crate::State;
 use crate::say::{Said, not_found, yes};
 
-fn find(reader: &Reader, caller: &Caller, id: &str) -> Result<RunLine, Refusal> {
+pub(super) fn find(reader: &Reader, caller: &Caller, id: &str) -> Result<RunLine, Refusal> {
     let run = match id.parse::<RunId>() {
         Ok(run_id) => reader.run_by_id(run_id)?,
         Err(_) => None,

@@ -26,6 +26,8 @@ pub fn violations(store: &Reader) -> Answer<Vec<String>> {
     rows(store, &mut wrong, MISCOUNTED, "counters that differ from the tasks")?;
     rows(store, &mut wrong, UNENDED, "tasks not over in runs that are")?;
     rows(store, &mut wrong, MISLEASED, "leases that differ from the attempts others hold")?;
+    rows(store, &mut wrong, UNASKED, "runs in the queue though a person was asked")?;
+    rows(store, &mut wrong, UNHEARD, "tasks that are not where a decision led them")?;
     rows(store, &mut wrong, MISPLACED, "windows that differ from the tasks in them")?;
     let runs = store.runs(None, u32::MAX)?;
     let mut definitions = HashMap::new();
@@ -62,6 +64,12 @@ const MISLEASED: &str = "SELECT execution_id FROM leases l LEFT JOIN task_execut
      UNION ALL SELECT execution_id FROM task_executions t JOIN queues q USING (queue_key)
      WHERE q.kind = 'external' AND t.status IN ('running', 'cancelling')
        AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.execution_id = t.execution_id)";
+const UNASKED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t USING (run_key)
+     WHERE r.status = 'queued' AND t.asked_at IS NOT NULL";
+const UNHEARD: &str =
+    "SELECT execution_id FROM task_decisions d LEFT JOIN task_executions t USING (execution_id)
+     WHERE t.status IS NULL OR t.status IN ('pending', 'waiting') OR t.asked_at IS NULL
+        OR (d.decision = 'rejected' AND t.status <> 'failed')";
 // Places are no longer counted once a run is stopping; and while one is free, nobody is kept waiting for it.
 const MISPLACED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t USING (run_key)
      WHERE r.max_parallel IS NOT NULL AND r.status IN ('queued', 'running')

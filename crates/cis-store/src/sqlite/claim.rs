@@ -163,8 +163,8 @@ fn take(tx: &mut Tx<'_>, candidate: &Candidate, claim: &Claim) -> Answer<Arc<Cla
     Ok(Arc::new(claimed(tx, task.run, task.execution, ix, fence, attempt)?))
 }
 
-/// The first claim of a run starts it, and its clock.
-fn begin_run(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
+/// The first claim of a run, or the first question to a person, starts it, and its clock.
+pub(super) fn begin_run(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     let now = tx.now;
     let row = tx.run(run)?;
     if row.started_at.is_some() {

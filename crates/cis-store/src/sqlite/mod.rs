@@ -19,13 +19,15 @@
 //! | `tasks` | how one task moves, and how its end spreads |
 //! | `claim` | taking ready tasks |
 //! | `leases` | tasks that somebody outside holds |
+//! | `approvals` | tasks that wait for a person |
 //! | `advance` | recording attempts |
 //! | `steps` | large steps in chunks |
 //! | `sweep` | what becomes due |
-//! | [`reader`], `log` | what people, views and followers ask |
+//! | [`reader`], `log`, `waiting` | what people, views and followers ask |
 //! | [`check`] | the invariants, checked over a whole store |
 
 mod advance;
+mod approvals;
 pub mod check;
 mod claim;
 mod definitions;
@@ -40,6 +42,7 @@ mod sweep;
 mod tasks;
 mod tokens;
 mod tx;
+mod waiting;
 mod writer;
 
 use std::path::Path;
@@ -50,9 +53,9 @@ use cis_core::source::{BootTime, Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::port::{
-    Advance, Advanced, Answer, Boot, ClaimWork, Conclude, Concluded, Decide, Decided, Heartbeat, Held,
-    Holding, NewToken, Once, Opening, Progress, Publish, Published, RunRef, Settle, Settled, StartRun,
-    Started, Store, Swept, Worked,
+    Advance, Advanced, Answer, Approve, Approved, Boot, ClaimWork, Conclude, Concluded, Decide, Decided,
+    Heartbeat, Held, Holding, NewToken, Once, Opening, Progress, Publish, Published, RunRef, Settle, Settled,
+    StartRun, Started, Store, Swept, Worked,
 };
 
 pub use leases::{AttemptLine, Offer};
@@ -60,6 +63,7 @@ pub use log::LogLine;
 pub use reader::Reader;
 pub use steps::Chunks;
 pub use tokens::TokenLine;
+pub use waiting::WaitingLine;
 pub use writer::Writer;
 
 /// How much an acknowledged write survives.
@@ -130,6 +134,14 @@ impl Store for SqliteStore {
         self.writer
             .call(request.now, move |tx| {
                 keys::once(tx, request.key.as_ref(), |tx| definitions::decide(tx, &request))
+            })
+            .await
+    }
+
+    async fn approve(&self, request: Approve) -> Answer<Once<Approved>> {
+        self.writer
+            .call(request.now, move |tx| {
+                keys::once(tx, request.key.as_ref(), |tx| approvals::decide(tx, &request))
             })
             .await
     }

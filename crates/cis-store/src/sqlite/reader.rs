@@ -128,7 +128,7 @@ impl RunLine {
         match self.fate(ix) {
             Fate::Carry => TaskStatus::Completed,
             Fate::Leave => TaskStatus::Skipped,
-            Fate::Run if task.more().when.is_some() => TaskStatus::Pending,
+            Fate::Run if task.more().when.is_some() || task.needs_person() => TaskStatus::Pending,
             Fate::Run => {
                 let left = task.depends_on.iter().filter(|before| self.fate(**before) == Fate::Run).count();
                 let deps =
@@ -152,6 +152,9 @@ pub struct TaskLine {
     pub status: TaskStatus,
     pub version: Version,
     pub attempt: u32,
+    /// When a person was asked about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimed_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -200,7 +203,7 @@ const RUN_SQL: &str = "
 
 const TASK_SQL: &str = "
     SELECT execution_id, task_id, status, version, attempt, claimed_at, started_at, completed_at, not_before,
-           exit_code, cause, output, error, outputs_json, log_bytes, log_cut_bytes
+           exit_code, cause, output, error, outputs_json, log_bytes, log_cut_bytes, asked_at
     FROM task_executions";
 
 impl Reader {
@@ -465,6 +468,7 @@ fn task_line(row: &Row<'_>, first: ExecutionId) -> rusqlite::Result<TaskLine> {
         outputs: row.get::<_, Option<String>>(13)?.and_then(|text| serde_json::from_str(&text).ok()),
         log_bytes: row.get(14)?,
         log_cut_bytes: row.get(15)?,
+        asked_at: time(16)?,
     })
 }
 

@@ -224,7 +224,7 @@ fn create_task(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, waits: u32) -> Answer<(
     // With nothing to wait for, its rule may still say no: one that asks for a failure finds none.
     let verdict = readiness::verdict(task.run_if, Dependencies { left: waits, ..Dependencies::default() });
     let can_start = fate == Fate::Run && waits == 0 && !stopping;
-    let ready = can_start && verdict == Verdict::Go && task.more().when.is_none();
+    let ready = can_start && verdict == Verdict::Go && task.more().when.is_none() && !task.needs_person();
     let (status, cause) = match fate {
         Fate::Carry => (TaskStatus::Completed, Some("carried over")),
         Fate::Leave => (TaskStatus::Skipped, Some("not selected")),

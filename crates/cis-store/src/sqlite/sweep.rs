@@ -1,5 +1,5 @@
-//! What becomes due: backoffs that are over, tasks and runs that waited or ran too long, requests nobody decided
-//! about. Each has an index of its own that holds only what is still waiting, so a sweep costs what it does.
+//! What becomes due: backoffs that are over, tasks and runs that waited or ran too long, questions and requests nobody
+//! decided about. Each has an index of its own that holds only what is still waiting, so a sweep costs what it does.
 
 use cis_core::id::{ExecutionId, RunKey, Version};
 use cis_core::run::StopReason;
@@ -9,7 +9,7 @@ use rusqlite::params;
 
 use super::tasks::{self, TaskRow};
 use super::tx::Tx;
-use super::{definitions, keys, leases, runs, steps};
+use super::{approvals, definitions, keys, leases, runs, steps};
 use crate::port::{Answer, Swept};
 
 /// Due things handled per sweep; if there are more, the next sweep is due at once.
@@ -20,6 +20,7 @@ pub(super) fn sweep(tx: &mut Tx<'_>, since_boot: BootTime) -> Answer<Swept> {
     end_backoffs(tx)?;
     leases::expire(tx, since_boot)?;
     time_out_waiting_tasks(tx)?;
+    answer_for_nobody(tx)?;
     time_out_runs(tx)?;
     expire_requests(tx)?;
     keys::forget_old(tx)?;
@@ -90,6 +91,21 @@ fn time_out_waiting_tasks(tx: &mut Tx<'_>) -> Answer<()> {
     Ok(())
 }
 
+/// Whoever was asked has not answered: the definition says what that means.
+fn answer_for_nobody(tx: &mut Tx<'_>) -> Answer<()> {
+    let due = due_tasks(
+        tx,
+        "SELECT execution_id, run_key, version, hold FROM task_executions INDEXED BY tasks_waiting
+         WHERE status = 'waiting' AND answer_deadline <= ?1 ORDER BY answer_deadline LIMIT 0 + ?2",
+    )?;
+    for (execution, run, version, _) in due {
+        if !tx.run(run)?.is_stopping() {
+            approvals::no_answer(tx, execution, run, version)?;
+        }
+    }
+    Ok(())
+}
+
 fn time_out_runs(tx: &mut Tx<'_>) -> Answer<()> {
     let due: Vec<RunKey> = tx
         .conn
@@ -129,6 +145,8 @@ fn next_due(tx: &Tx<'_>) -> Answer<Option<Timestamp>> {
                  SELECT min(not_before) AS due FROM task_executions WHERE status = 'ready' AND hold = 2
                  UNION ALL SELECT min(queue_deadline) FROM task_executions
                            WHERE status = 'ready' AND queue_deadline IS NOT NULL
+                 UNION ALL SELECT min(answer_deadline) FROM task_executions
+                           WHERE status = 'waiting' AND answer_deadline IS NOT NULL
                  UNION ALL SELECT min(deadline) FROM dag_runs WHERE completed_at IS NULL AND deadline IS NOT NULL
                  UNION ALL SELECT min(expires_at) FROM dag_definitions
                            WHERE status = 'pending' AND expires_at IS NOT NULL)",

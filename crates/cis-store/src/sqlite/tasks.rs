@@ -15,7 +15,7 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::{Value, json};
 
 use super::tx::Tx;
-use super::{runs, steps};
+use super::{approvals, runs, steps};
 use crate::port::{Answer, Started, StoreError};
 
 /// A task's row, as far as moving it needs.
@@ -100,15 +100,20 @@ pub(super) fn guarded(changed: usize, task: TaskRow) -> Answer<()> {
     Err(StoreError::Database(format!("task {} is not {} any more", task.execution, task.status)))
 }
 
-/// A pending task whose dependencies are met: ready, or skipped if its `when` says so.
+/// A pending task whose dependencies are met: ready, waiting for a person, or skipped if its `when` says so.
 pub(super) fn release(tx: &mut Tx<'_>, task: TaskRow) -> Answer<Option<Impact>> {
     let definition = tx.run(task.run)?.definition().clone();
-    let Some(when) = &definition.dag.tasks[task.ix.index()].more().when else {
-        return make_ready(tx, task).map(|()| None);
+    let released = &definition.dag.tasks[task.ix.index()];
+    let go = |tx: &mut Tx<'_>| match released.needs_person() {
+        true => approvals::ask(tx, task),
+        false => make_ready(tx, task, TaskMove::DependenciesMet, None),
+    };
+    let Some(when) = &released.more().when else {
+        return go(tx).map(|()| None);
     };
     let scene = scene(tx, task.run, task.ix)?;
     match template::holds(when, &scene) {
-        Ok(true) => make_ready(tx, task).map(|()| None),
+        Ok(true) => go(tx).map(|()| None),
         Ok(false) => skip(tx, task, Skip::ByChoice, &format!("`when` is false: {when}")).map(Some),
         Err(e) => {
             // A `when` that cannot be answered is a fault of the definition: the run must not end well.
@@ -118,27 +123,41 @@ pub(super) fn release(tx: &mut Tx<'_>, task: TaskRow) -> Answer<Option<Impact>> 
     }
 }
 
-fn make_ready(tx: &mut Tx<'_>, task: TaskRow) -> Answer<()> {
+/// A task that may be claimed from now on, as far as its run has a place for it.
+pub(super) fn make_ready(tx: &mut Tx<'_>, task: TaskRow, step: TaskMove, data: Option<&Value>) -> Answer<()> {
     let hold = enter_window(tx, task.run)?;
-    let (order, deadline) = say_ready(tx, task)?;
+    let (order, deadline) = say_ready(tx, task, step, data)?;
+    // `+status`: see `advance::write`.
     let changed = tx
         .conn
         .prepare_cached(
             "UPDATE task_executions SET status = 'ready', version = version + 1, hold = ?3, ready_order = ?4,
                     queue_deadline = ?5
-             WHERE execution_id = ?1 AND status = 'pending' AND version = ?2 AND deps_left = 0",
+             WHERE execution_id = ?1 AND +status = ?6 AND version = ?2 AND deps_left = 0",
         )?
-        .execute(params![task.execution.0, task.version.0, hold, order, deadline.map(|t| t.0)])?;
+        .execute(params![
+            task.execution.0,
+            task.version.0,
+            hold,
+            order,
+            deadline.map(|t| t.0),
+            task.status.word()
+        ])?;
     guarded(changed, task)
 }
 
 /// The event of a task that becomes ready; answers its place in the ready order and until when it may wait.
-fn say_ready(tx: &mut Tx<'_>, task: TaskRow) -> Answer<(i64, Option<Timestamp>)> {
-    let to = task.status.after(TaskMove::DependenciesMet).map_err(Refusal::from)?;
+fn say_ready(
+    tx: &mut Tx<'_>,
+    task: TaskRow,
+    step: TaskMove,
+    data: Option<&Value>,
+) -> Answer<(i64, Option<Timestamp>)> {
+    let to = task.status.after(step).map_err(Refusal::from)?;
     let order = tx.next_position()?;
     let deadline = queue_deadline(tx, task.run, task.ix, tx.now)?;
     let version = Version(task.version.0 + 1);
-    tx.event(task.run, Some(task.ix), version, TaskMove::DependenciesMet.word(), to.word(), None)?;
+    tx.event(task.run, Some(task.ix), version, step.word(), to.word(), data)?;
     Ok((order, deadline))
 }
 
@@ -218,9 +237,10 @@ pub(super) fn leave_window(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     Ok(())
 }
 
-/// Skips a pending task, with the cause; answers what that means to its dependents.
+/// Skips a pending task, or one nobody answered for, with the cause; answers what that means to its dependents.
 pub(super) fn skip(tx: &mut Tx<'_>, task: TaskRow, skip: Skip, cause: &str) -> Answer<Impact> {
-    move_task(tx, task, TaskMove::Skip, Some(&json!({"cause": cause})))?;
+    let step = if task.status == TaskStatus::Waiting { TaskMove::SkipByDefault } else { TaskMove::Skip };
+    move_task(tx, task, step, Some(&json!({"cause": cause})))?;
     tx.conn
         .prepare_cached("UPDATE task_executions SET cause = ?2 WHERE execution_id = ?1")?
         .execute(params![task.execution.0, cause])?;
@@ -306,8 +326,10 @@ pub(super) fn spread(
                 let (child, task) = (last.task, &definition.dag.tasks[last.task.ix.index()]);
                 let verdict = readiness::verdict(task.run_if, last.deps);
                 let windowed = tx.run(run)?.max_parallel.is_some();
-                if verdict == Verdict::Go && task.more().when.is_none() && !windowed {
-                    let (ready_order, queue_deadline) = say_ready(tx, child)?;
+                let plain = task.more().when.is_none() && !task.needs_person();
+                if verdict == Verdict::Go && plain && !windowed {
+                    let (ready_order, queue_deadline) =
+                        say_ready(tx, child, TaskMove::DependenciesMet, None)?;
                     tx.fresh.push(Fresh { ready_order, queue_deadline, ..last });
                     continue;
                 }

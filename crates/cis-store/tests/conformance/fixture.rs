@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cis_core::dag::Dag;
 use cis_core::error::ErrorCode;
-use cis_core::id::{Epoch, RunKey};
+use cis_core::id::{Epoch, ExecutionId, RunKey};
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::TaskStatus;
@@ -14,6 +14,7 @@ use cis_store::port::{
     Advance, Advanced, Answer, Claim, Claimed, Ending, Opening, Published, Report, RunRef, Settle, Settled,
     StartRun, Store, StoreError, Swept, Worked,
 };
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::support;
@@ -44,9 +45,11 @@ pub(crate) struct Sight {
 /// A task as readers see it.
 #[derive(Debug)]
 pub(crate) struct TaskSight {
+    pub(crate) execution: ExecutionId,
     pub(crate) status: TaskStatus,
     pub(crate) attempt: u32,
     pub(crate) cause: Option<String>,
+    pub(crate) outputs: Option<Value>,
 }
 
 /// One store with one coordinator.

@@ -10,6 +10,7 @@
 //! | `outcomes` | how an end spreads: `run_if`, `when`, policies |
 //! | `retries` | the decision after an attempt, and backoff |
 //! | `deadlines` | what becomes due |
+//! | `approvals` | tasks that wait for a person |
 //! | `stopping` | cancel, and its races |
 //! | `resume` | runs that carry tasks over, or leave them out |
 //! | `large` | steps too large for one transaction, also across a restart |
@@ -17,6 +18,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says so by failing")]
 
+mod approvals;
 mod claims;
 mod deadlines;
 mod epochs;
@@ -88,8 +90,13 @@ impl Home for SqliteHome {
         let reader = self.reader();
         let line = reader.run(run).expect("a run line").expect("a run");
         let tasks = reader.tasks(&line, &[], u32::MAX).expect("its tasks").into_iter();
-        let tasks =
-            tasks.map(|task| TaskSight { status: task.status, attempt: task.attempt, cause: task.cause });
+        let tasks = tasks.map(|task| TaskSight {
+            execution: task.execution_id,
+            status: task.status,
+            attempt: task.attempt,
+            cause: task.cause,
+            outputs: task.outputs,
+        });
         Sight { status: line.status, tasks: tasks.collect() }
     }
 
@@ -180,6 +187,26 @@ suite! { sqlite, crate::SqliteHome:
         a_run_nobody_begins_times_out,
         a_run_over_its_time_is_stopped,
         a_claim_in_time_ends_the_wait,
+    }
+    approvals {
+        a_confirmed_task_waits_and_then_runs,
+        an_approval_completes_with_what_was_given,
+        a_rejection_fails_and_spreads,
+        the_same_decision_is_the_same_answer,
+        another_decision_comes_too_late,
+        only_what_waits_is_decided_about,
+        what_does_not_fit_changes_nothing,
+        publishers_do_not_approve_their_own,
+        waiting_takes_no_place,
+        an_approved_task_waits_for_its_place,
+        nobody_answers,
+        an_answer_in_time_ends_the_wait,
+        a_stop_cancels_what_waits,
+        the_run_has_begun_when_a_person_is_asked,
+        a_decision_with_a_key_is_done_once,
+        a_new_life_finds_what_waits,
+        a_resumed_run_carries_the_answer,
+        many_tasks_wait_behind_one_answer,
     }
     stopping {
         a_queued_run_is_cancelled_at_once,

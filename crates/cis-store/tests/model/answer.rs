@@ -22,6 +22,10 @@ pub(crate) enum Answer {
         changed: bool,
         status: RevisionStatus,
     },
+    Approved {
+        changed: bool,
+        status: TaskStatus,
+    },
     Run {
         run: usize,
         status: RunStatus,

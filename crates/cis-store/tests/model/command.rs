@@ -29,6 +29,11 @@ pub(crate) enum Command {
         claim: Option<u32>,
         old_life: bool,
     },
+    /// A person says yes or no.
+    Approve {
+        at: At,
+        approve: bool,
+    },
     Stop {
         run: usize,
         reason: StopReason,
@@ -69,6 +74,9 @@ impl Command {
         match self {
             Self::Settle { revision, .. } => *revision < model.revisions.len(),
             Self::Stop { run, .. } => *run < model.runs.len(),
+            Self::Approve { at: (run, ix), .. } => {
+                model.runs.get(*run).is_some_and(|run| *ix < run.tasks.len())
+            }
             Self::Advance { reports, .. } => reports.iter().all(|told| {
                 let node = model.runs.get(told.at.0).and_then(|run| run.tasks.get(told.at.1));
                 node.is_some_and(|node| node.attempt > 0)
@@ -108,6 +116,7 @@ impl Command {
                 Answer::Refused(ErrorCode::LeaseExpired)
             }
             Self::Advance { reports, claim, .. } => model.advance(reports, *claim),
+            Self::Approve { at, approve } => model.decide(*at, *approve),
             Self::Stop { run, reason } => {
                 model.reached.push(match model.runs[*run].status {
                     RunStatus::Queued => Reached::CancelQueued,
@@ -244,8 +253,12 @@ impl Model {
 
     fn sweep(&mut self) -> Answer {
         self.end_backoffs();
-        for at in self.due(|run, node| node.queue_deadline.filter(|_| !run.is_stopping())) {
+        for at in self.due(TaskStatus::Ready, |run, node| node.queue_deadline.filter(|_| !run.is_stopping()))
+        {
             self.queue_timeout(at);
+        }
+        for at in self.due(TaskStatus::Waiting, |_, node| node.answer_deadline) {
+            self.no_answer(at);
         }
         let mut late: Vec<(Timestamp, usize)> = (self.runs.iter().enumerate())
             .filter(|(_, run)| !run.status.is_terminal())
@@ -268,7 +281,7 @@ impl Model {
     }
 
     fn end_backoffs(&mut self) {
-        let over = self.due(|_, node| match node.place {
+        let over = self.due(TaskStatus::Ready, |_, node| match node.place {
             Place::BackingOff(until) => Some(until),
             _ => None,
         });
@@ -278,13 +291,11 @@ impl Model {
         }
     }
 
-    /// Ready tasks for which `deadline` has come, the longest overdue first.
-    fn due(&self, deadline: impl Fn(&Run, &Node) -> Option<Timestamp>) -> Vec<At> {
+    /// Tasks in `status` for which `deadline` has come, the longest overdue first.
+    fn due(&self, status: TaskStatus, deadline: impl Fn(&Run, &Node) -> Option<Timestamp>) -> Vec<At> {
         let mut due = Vec::new();
         for (at, run) in self.runs.iter().enumerate() {
-            for (ix, node) in
-                run.tasks.iter().enumerate().filter(|(_, node)| node.status == TaskStatus::Ready)
-            {
+            for (ix, node) in run.tasks.iter().enumerate().filter(|(_, node)| node.status == status) {
                 due.extend(deadline(run, node).filter(|when| *when <= self.now).map(|when| (when, at, ix)));
             }
         }
@@ -303,10 +314,13 @@ impl Model {
             };
             [backoff, node.queue_deadline]
         });
+        let waiting = self.runs.iter().flat_map(|run| &run.tasks);
+        let waiting =
+            waiting.filter(|node| node.status == TaskStatus::Waiting).map(|node| node.answer_deadline);
         let runs = self.runs.iter().filter(|run| !run.status.is_terminal()).map(|run| run.deadline);
         let pending = self.revisions.iter().filter(|revision| revision.status == RevisionStatus::Pending);
         let requests = pending.map(|revision| revision.expires_at);
-        tasks.chain(runs).chain(requests).flatten().min()
+        tasks.chain(waiting).chain(runs).chain(requests).flatten().min()
     }
 
     fn reopen(&mut self) -> Answer {

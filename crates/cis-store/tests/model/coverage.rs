@@ -13,6 +13,10 @@ pub(crate) enum Reached {
     Debt,
     FirstSuccess,
     QueueTimeout,
+    Approved,
+    Rejected,
+    DecidedAgain,
+    NoAnswer,
     RunTimeout,
     RunQueueTimeout,
     Expired,
@@ -42,7 +46,7 @@ pub(crate) enum Reached {
 
 impl Reached {
     /// What a store with chunks of the usual size must reach.
-    pub(crate) const WHOLE: [Self; 27] = [
+    pub(crate) const WHOLE: [Self; 31] = [
         Self::Retry,
         Self::FreeTry,
         Self::Skip,
@@ -50,6 +54,10 @@ impl Reached {
         Self::Debt,
         Self::FirstSuccess,
         Self::QueueTimeout,
+        Self::Approved,
+        Self::Rejected,
+        Self::DecidedAgain,
+        Self::NoAnswer,
         Self::RunTimeout,
         Self::RunQueueTimeout,
         Self::Expired,
@@ -73,7 +81,7 @@ impl Reached {
     ];
 
     /// What a store in tiny chunks must reach.
-    pub(crate) const CHOPPED: [Self; 13] = [
+    pub(crate) const CHOPPED: [Self; 15] = [
         Self::Chunk,
         Self::ReopenBetweenChunks,
         Self::Retry,
@@ -81,6 +89,8 @@ impl Reached {
         Self::Skip,
         Self::FirstSuccess,
         Self::QueueTimeout,
+        Self::Approved,
+        Self::Rejected,
         Self::Carried,
         Self::LeftOut,
         Self::CancelQueued,

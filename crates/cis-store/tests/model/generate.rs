@@ -1,10 +1,10 @@
 //! Random DAGs, and random commands that mean something where the model stands.
 
-use cis_core::dag::{Dag, Policy, RunIf, Task};
+use cis_core::dag::{Approval, Dag, Kind, OnTimeout, Policy, RunIf, Task};
 use cis_core::id::TaskIx;
 use cis_core::retry::{Failure, Retry};
-use cis_core::run::StopReason;
-use cis_core::source::Millis;
+use cis_core::run::{RunStatus, StopReason};
+use cis_core::source::{Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{Ending, Fate, RevisionStatus};
 use proptest::option;
@@ -13,6 +13,7 @@ use proptest::sample::select;
 
 use crate::command::{Command, Start, Told};
 use crate::model::{At, Model, Revision};
+use crate::run::{Node, Run};
 use crate::support;
 
 /// Two names with two contents each.
@@ -33,6 +34,12 @@ pub(crate) fn plain_contents() -> impl Strategy<Value = Vec<Dag>> {
     contents().prop_map(|mut dags| {
         for dag in &mut dags {
             (dag.max_parallel, dag.timeout, dag.queue_timeout) = (None, None, None);
+            for task in &mut dag.tasks {
+                // A success that a sweep brings about may stop its run.
+                if let Kind::Approval(approval) = &mut task.kind {
+                    approval.on_timeout = OnTimeout::Skip;
+                }
+            }
         }
         dags
     })
@@ -53,7 +60,9 @@ pub(crate) fn one_thing_at_a_time(mut command: Command) -> Command {
 }
 
 fn dag() -> impl Strategy<Value = Dag> {
-    let tasks = (1usize..=8).prop_flat_map(|count| proptest::collection::vec(task(), count));
+    // Questions begin runs and hold them up, so half of the DAGs have none.
+    let tasks = (1usize..=8, any::<bool>())
+        .prop_flat_map(|(count, people)| proptest::collection::vec(task(people), count));
     let policy = select(vec![Policy::AllSuccess, Policy::FirstSuccess, Policy::AllowDebt]);
     let time = || option::weighted(0.25, (5u64..80).prop_map(Millis));
     (tasks, policy, option::weighted(0.5, 1u32..=3), time(), time(), 0..=1, any::<bool>()).prop_map(
@@ -84,7 +93,7 @@ fn wired(tasks: Vec<(Task, u8)>, backwards: bool) -> Vec<Task> {
     wired
 }
 
-fn task() -> impl Strategy<Value = (Task, u8)> {
+fn task(people: bool) -> impl Strategy<Value = (Task, u8)> {
     let rule = prop_oneof![
         5 => Just(RunIf::AllSuccess),
         2 => Just(RunIf::AllDone),
@@ -102,16 +111,50 @@ fn task() -> impl Strategy<Value = (Task, u8)> {
     let waits = option::weighted(0.2, (5u64..60).prop_map(Millis));
     // Few dependencies are likelier than many.
     let bits = (any::<u8>(), any::<u8>()).prop_map(|(a, b)| a & b);
-    (rule, retry, when, waits, -1..=2i32, any::<[bool; 2]>(), bits).prop_map(
-        |(run_if, retry, when, queue_timeout, priority, [idempotent, debt_ignorable], bits)| {
+    (rule, retry, when, waits, -1..=2i32, any::<[bool; 2]>(), bits, person(people)).prop_map(
+        |(run_if, retry, when, queue_timeout, priority, [idempotent, debt_ignorable], bits, person)| {
             let task = support::with(support::task("t", &[]), |more| {
                 more.retry = retry;
                 more.when = when.map(str::to_owned);
                 more.queue_timeout = queue_timeout;
             });
+            let task = asking(task, person);
             (Task { run_if, priority, idempotent, debt_ignorable, ..task }, bits)
         },
     )
+}
+
+/// Whom a task asks, if anybody: about itself, or a question of its own that may run out.
+#[derive(Debug, Clone, Copy)]
+enum Person {
+    Nobody,
+    Confirms,
+    Answers(Option<Millis>, OnTimeout),
+}
+
+fn person(people: bool) -> BoxedStrategy<Person> {
+    if !people {
+        return Just(Person::Nobody).boxed();
+    }
+    let time = option::weighted(0.8, (1u64..20).prop_map(Millis));
+    let action = select(OnTimeout::WORDS.map(|(_, action)| action).to_vec());
+    prop_oneof![
+        4 => Just(Person::Nobody),
+        1 => Just(Person::Confirms),
+        1 => (time, action).prop_map(|(time, action)| Person::Answers(time, action)),
+    ]
+    .boxed()
+}
+
+fn asking(task: Task, person: Person) -> Task {
+    match person {
+        Person::Nobody => task,
+        Person::Confirms => support::confirmed(task),
+        Person::Answers(timeout, on_timeout) => {
+            let kind = Kind::Approval(Box::new(Approval { on_timeout, ..Approval::default() }));
+            support::with(Task { kind, ..task }, |more| more.timeout = timeout)
+        }
+    }
 }
 
 fn ending() -> impl Strategy<Value = Ending> {
@@ -145,7 +188,32 @@ pub(crate) fn command(model: &Model) -> BoxedStrategy<Command> {
         choices.push((if model.runs.is_empty() { 12 } else { 3 }, start(model)));
     }
     if !model.runs.is_empty() {
-        choices.push((2, stop(model)));
+        choices.push((2, stop((0..model.runs.len()).collect())));
+    }
+    // A cancel that comes when all that is left is under way may lose the race.
+    let closing = |run: &Run| {
+        !run.is_stopping() && run.tasks.iter().all(|node| node.status.is_terminal() || node.status.is_live())
+    };
+    let closing: Vec<usize> = (0..model.runs.len()).filter(|at| closing(&model.runs[*at])).collect();
+    if !closing.is_empty() {
+        choices.push((4, stop(closing)));
+    }
+    let waiting = tasks(model, |node| node.status == TaskStatus::Waiting);
+    if !waiting.is_empty() {
+        choices.push((5, approve(waiting)));
+    }
+    let overdue = |at: Option<Timestamp>| at.is_some_and(|at| at <= model.now);
+    let unanswered = |node: &Node| node.status == TaskStatus::Waiting && overdue(node.answer_deadline);
+    let unbegun = |run: &Run| run.status == RunStatus::Queued && overdue(run.deadline);
+    if model.runs.iter().any(|run| unbegun(run) || run.tasks.iter().any(unanswered)) {
+        choices.push((10, Just(Command::Sweep).boxed()));
+    }
+    let decided = tasks(model, |node| node.decision.is_some());
+    if !decided.is_empty() {
+        choices.push((1, approve(decided)));
+    }
+    if !model.runs.is_empty() {
+        choices.push((1, approve(tasks(model, |_| true))));
     }
     if !model.claimable().is_empty() {
         choices.push((10, advance(Vec::new(), 1..=4).boxed()));
@@ -154,21 +222,25 @@ pub(crate) fn command(model: &Model) -> BoxedStrategy<Command> {
     if !live.is_empty() {
         choices.push((20, advance(live, 0..=3).boxed()));
     }
-    let tried = tried(model);
+    let tried = tasks(model, |node| node.attempt > 0);
     if !tried.is_empty() {
         choices.push((2, advance(tried, 0..=1).boxed()));
     }
     proptest::strategy::Union::new_weighted(choices).boxed()
 }
 
-/// Tasks that have had an attempt, over or not.
-fn tried(model: &Model) -> Vec<At> {
-    let runs = model.runs.iter().enumerate();
-    runs.flat_map(|(at, run)| {
+/// The tasks of all runs that are `such`.
+fn tasks(model: &Model, such: impl Fn(&Node) -> bool) -> Vec<At> {
+    let mut found = Vec::new();
+    for (at, run) in model.runs.iter().enumerate() {
         let tasks = run.tasks.iter().enumerate();
-        tasks.filter(|(_, node)| node.attempt > 0).map(move |(ix, _)| (at, ix))
-    })
-    .collect()
+        found.extend(tasks.filter(|(_, node)| such(node)).map(|(ix, _)| (at, ix)));
+    }
+    found
+}
+
+fn approve(at: Vec<At>) -> BoxedStrategy<Command> {
+    (select(at), prop::bool::weighted(0.7)).prop_map(|(at, approve)| Command::Approve { at, approve }).boxed()
 }
 
 fn publish(model: &Model) -> BoxedStrategy<Command> {
@@ -184,8 +256,8 @@ fn settle(model: &Model) -> BoxedStrategy<Command> {
         .boxed()
 }
 
-fn stop(model: &Model) -> BoxedStrategy<Command> {
-    (0..model.runs.len(), select(vec![StopReason::Cancel, StopReason::OwnerGone]))
+fn stop(runs: Vec<usize>) -> BoxedStrategy<Command> {
+    (select(runs), select(vec![StopReason::Cancel, StopReason::OwnerGone]))
         .prop_map(|(run, reason)| Command::Stop { run, reason })
         .boxed()
 }

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cis_core::dag::{Dag, Policy};
+use cis_core::dag::{Dag, Kind, OnTimeout, Policy};
 use cis_core::error::ErrorCode;
 use cis_core::policy;
 use cis_core::readiness::{self, Skip, Verdict};
@@ -156,6 +156,8 @@ impl Model {
             place: Place::Claimable,
             turn: 0,
             queue_deadline: None,
+            answer_deadline: None,
+            decision: None,
         };
         self.runs.push(Run {
             revision,
@@ -173,7 +175,8 @@ impl Model {
             .filter(|ix| fates[*ix] == Fate::Run && self.runs[at].tasks[*ix].waits_for == 0)
             .collect();
         for ix in free {
-            let plain = self.runs[at].task(ix).more().when.is_none();
+            let plain =
+                self.runs[at].task(ix).more().when.is_none() && !self.runs[at].task(ix).needs_person();
             let goes = readiness::verdict(self.runs[at].task(ix).run_if, self.runs[at].dependencies(ix));
             if plain && goes == Verdict::Go {
                 // It comes to be ready, which is no move; and all of these come to be at the same moment.
@@ -216,7 +219,7 @@ impl Model {
         skipped
     }
 
-    /// Makes a task ready, or skips it: then the answer is yes.
+    /// Makes a task ready, asks a person about it, or skips it: then the answer is yes.
     fn released(&mut self, (run, ix): At) -> bool {
         let this = &self.runs[run];
         let when = this.task(ix).more().when.as_deref();
@@ -233,10 +236,79 @@ impl Model {
         if skip.is_some() {
             self.reached.push(Reached::Skip);
             self.step((run, ix), TaskMove::Skip);
+        } else if self.runs[run].task(ix).needs_person() {
+            self.ask((run, ix));
         } else {
             self.make_ready((run, ix));
         }
         skip.is_some()
+    }
+
+    fn ask(&mut self, (run, ix): At) {
+        self.step((run, ix), TaskMove::NeedsPerson);
+        let task = self.runs[run].task(ix);
+        let limit = task.more().timeout.filter(|_| matches!(task.kind, Kind::Approval(_)));
+        self.runs[run].tasks[ix].answer_deadline = limit.map(|limit| self.now.after(limit));
+        self.begin(run);
+    }
+
+    /// A person says yes or no, to whatever is there.
+    pub(super) fn decide(&mut self, at: At, approve: bool) -> Answer {
+        let (run, ix) = at;
+        let done = matches!(self.runs[run].task(ix).kind, Kind::Approval(_));
+        let step = match (approve, done) {
+            (true, true) => TaskMove::ApproveAsDone,
+            (true, false) => TaskMove::Approve,
+            (false, _) => TaskMove::Reject,
+        };
+        let node = &self.runs[run].tasks[ix];
+        let led_to = TaskStatus::Waiting.after(step).expect("a move of the table");
+        match node.decision {
+            Some(before) if before == approve => {
+                self.reached.push(Reached::DecidedAgain);
+                return Answer::Approved { changed: false, status: led_to };
+            }
+            None if node.status == TaskStatus::Waiting && !self.runs[run].is_stopping() => {}
+            _ => return Answer::Refused(ErrorCode::InvalidTransition),
+        }
+        self.reached.push(if approve { Reached::Approved } else { Reached::Rejected });
+        self.runs[run].tasks[ix].decision = Some(approve);
+        if led_to.is_terminal() {
+            self.step(at, step);
+            self.task_ended(at);
+        } else {
+            let place = self.place(run);
+            self.step(at, step);
+            self.line_up(at, place, self.now);
+        }
+        Answer::Approved { changed: true, status: led_to }
+    }
+
+    /// Nobody has answered in time.
+    pub(super) fn no_answer(&mut self, at: At) {
+        let (run, ix) = at;
+        if self.runs[run].is_stopping() {
+            return;
+        }
+        self.reached.push(Reached::NoAnswer);
+        let step = match &self.runs[run].task(ix).kind {
+            Kind::Approval(approval) => match approval.on_timeout {
+                OnTimeout::Fail => TaskMove::NoAnswer,
+                OnTimeout::Skip => TaskMove::SkipByDefault,
+                OnTimeout::Approve => TaskMove::ApproveAsDone,
+            },
+            _ => TaskMove::NoAnswer,
+        };
+        self.runs[run].tasks[ix].skip = (step == TaskMove::SkipByDefault).then_some(Skip::ByFailure);
+        self.step(at, step);
+        self.task_ended(at);
+    }
+
+    fn begin(&mut self, run: usize) {
+        if self.runs[run].status == RunStatus::Queued {
+            self.step_run(run, RunMove::Start);
+            self.runs[run].deadline = self.runs[run].dag.timeout.map(|limit| self.now.after(limit));
+        }
     }
 
     fn make_ready(&mut self, (run, ix): At) {
@@ -282,10 +354,7 @@ impl Model {
         self.step(at, TaskMove::Claim);
         let (run, ix) = at;
         self.runs[run].tasks[ix].attempt += 1;
-        if self.runs[run].status == RunStatus::Queued {
-            self.step_run(run, RunMove::Start);
-            self.runs[run].deadline = self.runs[run].dag.timeout.map(|limit| self.now.after(limit));
-        }
+        self.begin(run);
         (run, ix, self.runs[run].tasks[ix].attempt)
     }
 

@@ -103,6 +103,13 @@ impl Real {
             }
             Command::Start(start) => self.start(start, now),
             Command::Advance { reports, claim, old_life } => self.advance(reports, *claim, *old_life, now),
+            Command::Approve { at, approve } => {
+                let request = support::approve(self.execution(*at), *approve, now);
+                self.ask(|store| store.approve(request)).map(|once| {
+                    let told = once.answer.expect("no key, no kept refusal");
+                    Answer::Approved { changed: told.changed, status: told.status }
+                })
+            }
             Command::Stop { run, reason } => {
                 self.ask(|store| store.stop_run(self.runs[*run], *reason, now)).map(Answer::Stopped)
             }
@@ -182,7 +189,7 @@ impl Real {
             (_, all) => Fence(all.last().map_or(1, |fence| fence.0 + 1_000)),
         };
         Report {
-            execution: ExecutionId(self.firsts[told.at.0] + told.at.1 as i64),
+            execution: self.execution(told.at),
             fence,
             ending: told.ending.clone(),
             started_at: None,
@@ -237,6 +244,10 @@ impl Real {
         live.sort();
         let unfinished = opening.unfinished.iter().map(|unfinished| self.run(unfinished.run.key)).collect();
         Ok(Answer::Opened { live, unfinished })
+    }
+
+    fn execution(&self, (run, ix): At) -> ExecutionId {
+        ExecutionId(self.firsts[run] + ix as i64)
     }
 
     fn run(&self, key: RunKey) -> usize {

@@ -39,6 +39,9 @@ pub(crate) struct Node {
     /// Its turn among what is ready.
     pub(crate) turn: u64,
     pub(crate) queue_deadline: Option<Timestamp>,
+    pub(crate) answer_deadline: Option<Timestamp>,
+    /// What a person said: yes or no.
+    pub(crate) decision: Option<bool>,
 }
 
 /// Where a ready task stands.

@@ -5,12 +5,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cis_core::dag::{self, Dag, Kind, More, Policy, RunIf, Task};
-use cis_core::id::{DagId, RunId, Scope, TaskIx};
+use cis_core::dag::{self, Approval, Dag, Kind, More, Policy, RunIf, Task};
+use cis_core::id::{DagId, ExecutionId, RunId, Scope, TaskIx};
 use cis_core::retry::{Backoff, Failure, Retry};
 use cis_core::source::{BootTime, Millis, Timestamp};
-use cis_store::port::{Boot, Claimed, Ending, Publish, Report, StartRun};
-use serde_json::{Value, json};
+use cis_store::port::{Approve, Boot, Claimed, Ending, Publish, Report, StartRun};
+use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
 /// A directory that goes away with the test; in memory where the system has such a place.
@@ -49,6 +49,22 @@ pub(crate) fn task(id: &str, after: &[u32]) -> Task {
 pub(crate) fn with(mut task: Task, set: impl FnOnce(&mut More)) -> Task {
     set(task.more.get_or_insert_default());
     task
+}
+
+/// The same task, which a person has to approve first.
+pub(crate) fn confirmed(task: Task) -> Task {
+    with(task, |more| more.confirmed = true)
+}
+
+/// A question to a person.
+pub(crate) fn question(id: &str, after: &[u32], approval: Approval) -> Task {
+    Task { kind: Kind::Approval(Box::new(approval)), ..task(id, after) }
+}
+
+/// Somebody's answer about a task.
+pub(crate) fn approve(execution: ExecutionId, approve: bool, now: Timestamp) -> Approve {
+    let (key, input, note) = (None, Map::new(), None);
+    Approve { key, execution, approve, input, note, by: "bea".into(), self_confirm: false, now }
 }
 
 /// Tries `max` more times, each `wait_ms` after the last.

@@ -74,6 +74,17 @@ fn what_it_runs(task: &Task, skills: &SkillPath) -> Vec<Fact> {
             let who = if needs.is_empty() { "anybody".to_owned() } else { format!("who has {needs}") };
             vec![fact("claimed by", who, "others, over a node"), fact("input", input.to_string(), "task")]
         }
+        Kind::Approval(approval) => {
+            let mut facts =
+                vec![fact("question", approval.prompt.clone().unwrap_or_default(), "a person answers")];
+            let asked = approval
+                .input
+                .iter()
+                .map(|(name, kind)| fact(format!("input {name}"), kind.word(), "that person"));
+            facts.extend(asked);
+            facts.push(fact("on_timeout", approval.on_timeout.word(), "task"));
+            facts
+        }
         Kind::Skill(call) => {
             let mut facts = vec![fact("skill", call.skill.clone(), "task")];
             match skills.find(&call.skill) {
@@ -109,6 +120,9 @@ fn how_it_runs(setup: &Setup, dag: &Dag, task: &Task, here: &Path) -> Vec<Fact> 
         task.depends_on.iter().map(|before| dag.tasks[before.index()].id.as_str()).collect();
     if !waits.is_empty() {
         facts.push(fact("waits for", waits.join(", "), format!("run_if = {}", task.run_if.word())));
+    }
+    if more.confirmed {
+        facts.push(fact("level", "confirmed", "a person approves first"));
     }
     if let Some(when) = &more.when {
         facts.push(fact("when", when.clone(), "task"));

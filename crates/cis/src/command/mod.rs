@@ -12,6 +12,7 @@
 
 mod again;
 mod agent;
+mod approve;
 mod cancel;
 mod definition;
 mod explain;
@@ -36,9 +37,9 @@ use std::process::ExitCode;
 
 use cis_client::Client;
 use cis_core::error::{ErrorCode, Refusal};
+use cis_engine::command as engine;
 use cis_engine::coordinator::Options;
 use cis_engine::data_dir::DataDir;
-use cis_engine::command as engine;
 use cis_engine::session::{self, Session};
 use cis_store::StoreError;
 use cis_store::sqlite::{self, Reader};
@@ -114,6 +115,9 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Agent(AgentCommand::Run(args)) => agent::run(&Setup::new(&global, Flags::default())?, &args),
         Command::Confined { hide, command } => agent::confined(&hide, &command),
         Command::Token(command) => token::token(&Setup::new(&global, Flags::default())?, command),
+        Command::Pending => approve::pending(&Setup::new(&global, Flags::default())?),
+        Command::Approve(args) => approve::approve(&Setup::new(&global, Flags::default())?, args),
+        Command::Reject(args) => approve::reject(&Setup::new(&global, Flags::default())?, args),
         Command::Skill(command) => skill::skill(&Setup::new(&global, Flags::default())?, command),
         Command::Coordinator(args) => {
             let flags = Flags { slots: args.slots, durability: args.durability, ..Flags::default() };
@@ -177,7 +181,12 @@ impl Setup {
     fn new(global: &Global, flags: Flags) -> Result<Self, Failure> {
         let flags = Flags { config: global.config.clone(), data_dir: global.data_dir.clone(), ..flags };
         let config = Config::load(&flags, &Surroundings::here())?;
-        Ok(Self { config, json: global.json, node: global.node.clone(), token: global.token.clone().filter(|token| !token.is_empty()) })
+        Ok(Self {
+            config,
+            json: global.json,
+            node: global.node.clone(),
+            token: global.token.clone().filter(|token| !token.is_empty()),
+        })
     }
 
     /// The node to call. Whoever has a token never calls as somebody else, and the owner's token goes nowhere but to

@@ -304,6 +304,7 @@ fn dry_run(setup: &Setup, dag: &Dag, plan: &Plan, fates: Option<Vec<Fate>>) -> O
             cis_core::dag::Kind::Shell { command } => command.lines().next().unwrap_or_default().to_owned(),
             cis_core::dag::Kind::Skill(call) => format!("skill {}", call.skill),
             cis_core::dag::Kind::External { .. } => "others claim it".to_owned(),
+            cis_core::dag::Kind::Approval(_) => "a person approves".to_owned(),
         };
         out += &format!("{:>3}  {}  {}\n", layers[ix.index()] + 1, task.id, text::clean(&what));
     }

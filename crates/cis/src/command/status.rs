@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::find::{self, Found};
 use super::watch::{Watch, elapsed};
-use super::{Failure, Outcome, Setup, list};
+use super::{Failure, Outcome, Setup, approve, list};
 use crate::cli::StatusArgs;
 use crate::live::{self, Screen};
 use crate::term::face::{BOLD, DIM, paint};
@@ -120,7 +120,9 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
     }
     if !whole {
         let all = text::thousands(run.total as usize);
-        anstream::eprintln!("hint: only tasks that run or went wrong are shown; `--json` shows all {all}");
+        anstream::eprintln!(
+            "hint: only tasks that run, wait for a person or went wrong are shown; `--json` shows all {all}"
+        );
     }
     if !found.named && found.dag.runs > 1 {
         anstream::eprintln!("hint: `cis dag runs {}` shows all {} runs", found.dag.dag_id, found.dag.runs);
@@ -132,7 +134,8 @@ fn tasks_to_show(found: &Found, run: &RunLine) -> Result<(Vec<TaskLine>, bool), 
     if run.total <= TASKS_SHOWN {
         return Ok((found.reader.tasks(run, &[], TASKS_SHOWN)?, true));
     }
-    let mut tasks = found.reader.live(run, TASKS_SHOWN)?;
+    let mut tasks = found.reader.tasks(run, &[TaskStatus::Waiting], TASKS_SHOWN)?;
+    tasks.extend(found.reader.live(run, TASKS_SHOWN)?);
     if run.failed + run.debts + run.cancelled > 0 {
         tasks.extend(found.reader.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], TASKS_SHOWN)?);
     }
@@ -148,6 +151,7 @@ fn task_table(found: &Found, run: &RunLine, tasks: &[TaskLine]) -> Result<Table,
         let face = Face::from(if waits { TaskStatus::Ready } else { task.status });
         let note = match task.status {
             TaskStatus::Completed if task.cause.is_none() => outputs(task),
+            TaskStatus::Waiting => approve::question(run, &dag.tasks[task.ix.index()]),
             _ => task.cause.clone().unwrap_or_default(),
         };
         table.row([

@@ -12,7 +12,7 @@ use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::{RunLine, TaskLine};
 use serde_json::{Value, json};
 
-use super::Failure;
+use super::{Failure, approve};
 use crate::live::{FailedTask, RunView, RunningTask, SMALL_RUN, TaskLine as ViewLine, Totals, Transition};
 
 /// Events read at once.
@@ -80,12 +80,18 @@ impl Watch {
 
     /// What the live view shows now.
     pub(super) fn view(&self, now: Timestamp) -> Result<RunView, Failure> {
-        let live = self.reader.live(&self.run, RUNNING_SHOWN)?;
+        let mut live = self.reader.live(&self.run, RUNNING_SHOWN)?;
+        live.retain(|task| task.started_at.is_some());
+        if self.totals.of(TaskStatus::Waiting) > 0 {
+            // Whoever looks may be the person they wait for.
+            let waiting = self.reader.tasks(&self.run, &[TaskStatus::Waiting], RUNNING_SHOWN)?;
+            live.splice(0..0, waiting);
+        }
         let running = live
             .iter()
-            .filter(|task| task.started_at.is_some())
             .map(|task| RunningTask {
                 title: self.title(task.ix).to_owned(),
+                state: task.status,
                 elapsed: elapsed(task, now).unwrap_or(Millis(0)),
                 last_line: self.last_line(task),
             })
@@ -110,7 +116,7 @@ impl Watch {
             // Handed to the runner, but not started yet: to a person that is still ready.
             let waits = task.status == TaskStatus::Running && task.started_at.is_none();
             let note = match task.status {
-                TaskStatus::Running | TaskStatus::Cancelling => self.last_line(task),
+                TaskStatus::Running | TaskStatus::Cancelling | TaskStatus::Waiting => self.last_line(task),
                 TaskStatus::Ready if task.not_before.is_some() => {
                     let wait = task.not_before.map_or(Millis(0), |at| at.since(now));
                     format!("{}, next try in {wait}", task.cause.as_deref().unwrap_or("failed"))
@@ -130,7 +136,11 @@ impl Watch {
         Ok(lines.collect())
     }
 
+    /// The last line of its output; what it asks, if it waits for a person.
     fn last_line(&self, task: &TaskLine) -> String {
+        if task.status == TaskStatus::Waiting {
+            return approve::question(&self.run, &self.dag.tasks[task.ix.index()]);
+        }
         cis_runner::log::last_line(&self.log(task)).unwrap_or_default()
     }
 
@@ -147,10 +157,12 @@ impl Watch {
     pub(super) fn line(&self, event: &Event) -> Result<Option<String>, Failure> {
         let Change::Task { task, by, to } = event.change else { return Ok(None) };
         let tried_again = by == TaskMove::TryAgain;
-        if !to.is_terminal() && !tried_again {
+        let asks = to == TaskStatus::Waiting;
+        if !to.is_terminal() && !tried_again && !asks {
             return Ok(None);
         }
         let definition = &self.dag.tasks[task.index()];
+        let question = if asks { approve::question(&self.run, definition) } else { String::new() };
         // Of thousands, how long each took is not worth a look at its row.
         let quick = to == TaskStatus::Completed && self.dag.tasks.len() > ROWS_READ_MAX;
         let row = if quick { None } else { self.reader.task(&self.run, task)? };
@@ -161,7 +173,11 @@ impl Watch {
             title: definition.title(),
             state: if tried_again { TaskStatus::Failed } else { to },
             elapsed: row.as_ref().filter(|_| !tried_again).and_then(|row| elapsed(row, event.at)),
-            why: if to == TaskStatus::Completed { "" } else { cause(&event.data).unwrap_or_default() },
+            why: match to {
+                TaskStatus::Completed => "",
+                TaskStatus::Waiting => &question,
+                _ => cause(&event.data).unwrap_or_default(),
+            },
             attempt: attempt.filter(|_| of > 1).map(|attempt| (attempt, of)),
             retry_in: tried_again.then(|| not_before.map_or(Millis(0), |at| at.since(event.at))),
         };
@@ -189,8 +205,11 @@ impl Watch {
     }
 }
 
-/// How long a task has run, or ran.
+/// How long a task has run, or ran; or has waited for a person.
 pub(super) fn elapsed(task: &TaskLine, now: Timestamp) -> Option<Millis> {
+    if task.status == TaskStatus::Waiting {
+        return task.asked_at.map(|asked| now.since(asked));
+    }
     let end = if task.status.is_terminal() { task.completed_at? } else { now };
     task.started_at
         .filter(|_| task.status.is_terminal() || task.status.is_live())

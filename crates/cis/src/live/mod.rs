@@ -21,7 +21,7 @@ use cis_core::task::TaskStatus;
 
 use crate::term::face::{BOLD, DIM, paint};
 use crate::term::text::{clean, columns, fit, thousands};
-use crate::term::{Face, Size, Tone, face};
+use crate::term::{Face, Size, Tone};
 
 pub use plain::{Plain, Transition};
 pub use screen::Screen;
@@ -47,7 +47,7 @@ pub struct RunView {
     pub eta: Option<Millis>,
     /// Every task in file order; may stay empty for runs over [`SMALL_RUN`].
     pub tasks: Vec<TaskLine>,
-    /// What runs now, longest first; only as many are shown as there is room for.
+    /// What waits for a person, then what runs now, longest first; only as many are shown as there is room for.
     pub running: Vec<RunningTask>,
     /// What failed, latest last.
     pub failures: Vec<FailedTask>,
@@ -63,11 +63,13 @@ pub struct TaskLine {
     pub note: String,
 }
 
-/// A task that runs.
+/// A task that runs, or waits for a person.
 #[derive(Debug, Clone)]
 pub struct RunningTask {
     pub title: String,
+    pub state: TaskStatus,
     pub elapsed: Millis,
+    /// The last line it printed, or what it asks.
     pub last_line: String,
 }
 
@@ -177,7 +179,7 @@ fn large(view: &RunView, width: usize, room: usize, lines: &mut Vec<String>) {
     let shown = if view.running.len() > running { running.saturating_sub(1) } else { view.running.len() };
     let column = column(view.running.iter().take(shown).map(|task| task.title.as_str()), width);
     for task in view.running.iter().take(shown) {
-        let face = face::task("running");
+        let face = Face::from(task.state);
         lines.push(row(face, &task.title, &task.elapsed.to_string(), &task.last_line, column, width));
     }
     if shown < view.running.len() && running > 0 {

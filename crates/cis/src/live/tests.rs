@@ -46,6 +46,7 @@ fn large() -> RunView {
     view.running = (0..8u64)
         .map(|i| RunningTask {
             title: format!("compile-{i}"),
+            state: S::Running,
             elapsed: Millis(3_200 - i * 100),
             last_line: "gcc -O2 \u{1b}[2Jmain.c with a line that is far too long for this screen".into(),
         })
@@ -53,6 +54,23 @@ fn large() -> RunView {
     view.failures =
         (0..21).map(|i| FailedTask { title: format!("lint-{i}"), why: "exit 1".into() }).collect();
     view
+}
+
+#[test]
+fn a_large_run_shows_what_waits_for_a_person() {
+    use TaskStatus as S;
+    let mut view = view(&[(S::Completed, 100), (S::Waiting, 1), (S::Running, 1)]);
+    let line = |title: &str, state, last_line: &str| RunningTask {
+        title: title.into(),
+        state,
+        elapsed: Millis(2_000),
+        last_line: last_line.into(),
+    };
+    view.running = vec![line("gate", S::Waiting, "Ship it?"), line("build", S::Running, "cc")];
+    let lines = plain(&render(&view, SIZE));
+    assert!(lines.contains(&"? gate      2.0s  Ship it?".to_owned()), "{lines:#?}");
+    assert!(lines.contains(&"● build     2.0s  cc".to_owned()), "{lines:#?}");
+    assert!(lines[2].starts_with("? 1 waiting"), "{lines:#?}");
 }
 
 #[test]

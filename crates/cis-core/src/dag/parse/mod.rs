@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  TOML ─► toml ─┐
-//!  JSON ─► json ─┼─► tree ─► file, task, retry, graph ─► Dag
+//!  JSON ─► json ─┼─► tree ─► file, task, …, graph ─► Dag
 //!  YAML ─► yaml ─┘   (what was written, where)    └────► problems, with place and remedy
 //! ```
 //!
@@ -10,6 +10,7 @@
 //! that one run shows all there is to fix. No input makes any of it panic, recurse without bound, or take more
 //! than a few times the file's size in memory.
 
+mod approval;
 pub mod duration;
 mod file;
 mod format;

@@ -1,4 +1,5 @@
-//! `retry` and `level`: the two places where a task says how often it may be tried again.
+//! `retry` and `level`: the two places where a task says how often it may be tried again. A level may also ask for a
+//! person first.
 
 use super::tree::{Ix, Value};
 use super::walk::Walk;
@@ -12,20 +13,27 @@ const RETRY_MAX: i64 = 1_000;
 
 const BACKOFF: [(&str, Backoff); 2] = [("fixed", Backoff::Fixed), ("exponential", Backoff::Exponential)];
 
+/// What a `level` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Level {
+    /// It runs by itself; perhaps it also names the tries after the first.
+    Mechanical { tries: Option<u32> },
+    /// A person must approve before it starts.
+    Confirmed,
+}
+
 impl Walk<'_> {
     /// What `retry` and `level` say together. No tries at all is the same as not saying anything.
-    pub(super) fn retries(&mut self, retry: Option<Ix>, level: Option<Ix>) -> Option<Retry> {
-        let by_level = level.and_then(|ix| self.level(ix));
-        if let (Some(retry), Some((in_level, _))) = (retry, by_level) {
-            let problem = "`level.retry` says this already".to_owned();
-            self.key_problem(ProblemCode::DuplicateKey, retry, problem, "keep one of the two".to_owned());
-            let _ = in_level;
-            return None;
-        }
-        let found = match (retry, by_level) {
+    pub(super) fn retries(&mut self, retry: Option<Ix>, level: Option<Level>) -> Option<Retry> {
+        let found = match (retry, level) {
+            (Some(ix), Some(Level::Mechanical { tries: Some(_) })) => {
+                let problem = "`level.retry` says this already".to_owned();
+                self.key_problem(ProblemCode::DuplicateKey, ix, problem, "keep one of the two".to_owned());
+                None
+            }
             (Some(ix), _) => self.retry(ix),
-            (None, Some((_, max))) => Some(Retry { max, ..Retry::default() }),
-            (None, None) => None,
+            (None, Some(Level::Mechanical { tries: Some(max) })) => Some(Retry { max, ..Retry::default() }),
+            (None, _) => None,
         };
         found.filter(|retry| retry.max > 0)
     }
@@ -83,11 +91,10 @@ impl Walk<'_> {
         codes
     }
 
-    /// `level = "mechanical"` or `level = { type = "mechanical", retry = 3 }`; gives the tries, if it names any.
-    fn level(&mut self, ix: Ix) -> Option<(Ix, u32)> {
+    /// `level = "confirmed"` or `level = { type = "mechanical", retry = 3 }`.
+    pub(super) fn level(&mut self, ix: Ix) -> Option<Level> {
         if let Value::Text(_) = self.tree.value(ix) {
-            self.level_type(ix, ix);
-            return None;
+            return self.level_type(ix, ix);
         }
         if !matches!(self.tree.value(ix), Value::Map(..)) {
             self.wrong_type(ix, "a string or a table");
@@ -96,36 +103,42 @@ impl Walk<'_> {
         let tree = self.tree;
         let child = |key: &str| tree.children(ix).find(|child| tree.key(*child) == key);
         let Some(kind) = child("type") else {
-            self.missing(ix, "type", "a level", "write `type = \"mechanical\"`");
+            self.missing(ix, "type", "a level", "write `type = \"mechanical\"` or `type = \"confirmed\"`");
             return None;
         };
-        if !self.level_type(ix, kind) {
-            return None;
+        let level = self.level_type(ix, kind)?;
+        let (known, hint): (&[&str], _) = match level {
+            Level::Mechanical { .. } => (&["type", "retry"], "a mechanical level has `type` and `retry`"),
+            Level::Confirmed => (&["type"], "a confirmed level has `type` only; `retry` stands on the task"),
+        };
+        for other in tree.children(ix).filter(|child| !known.contains(&tree.key(*child))) {
+            self.unknown_key(other, hint.to_owned());
         }
-        for other in tree.children(ix).filter(|child| !matches!(tree.key(*child), "type" | "retry")) {
-            self.unknown_key(other, "a mechanical level has `type` and `retry`".to_owned());
-        }
-        let retry = child("retry")?;
-        Some((retry, self.tries(retry)?))
+        Some(match level {
+            Level::Mechanical { .. } => {
+                Level::Mechanical { tries: child("retry").and_then(|ix| self.tries(ix)) }
+            }
+            Level::Confirmed => level,
+        })
     }
 
-    /// Is it the one level that is built?
-    fn level_type(&mut self, level: Ix, kind: Ix) -> bool {
-        match self.text(kind) {
-            Some("mechanical") => true,
-            Some(word @ ("recommended" | "confirmed" | "arbitrated")) => {
+    /// The level of this name, if it is one that is built.
+    fn level_type(&mut self, level: Ix, kind: Ix) -> Option<Level> {
+        match self.text(kind)? {
+            "mechanical" => Some(Level::Mechanical { tries: None }),
+            "confirmed" => Some(Level::Confirmed),
+            word @ ("recommended" | "arbitrated") => {
                 let problem = format!("the level `{word}` is not supported yet");
-                let hint = "use `mechanical`, or start the rest by hand as a DAG of its own".to_owned();
+                let hint = "use `confirmed`, or a task of type `approval` before it".to_owned();
                 self.key_problem(ProblemCode::NotYetSupported, level, problem, hint);
-                false
+                None
             }
-            Some(other) => {
+            other => {
                 let shown: String = other.chars().take(80).collect();
                 let problem = format!("`{shown}` is not a level");
-                self.problem_hint(ProblemCode::BadValue, kind, problem, "use `mechanical`");
-                false
+                self.problem_hint(ProblemCode::BadValue, kind, problem, "use `mechanical` or `confirmed`");
+                None
             }
-            None => false,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! One task: its keys, and what they say it does.
 
+use super::retry::Level;
 use super::template::is_ours;
 use super::tree::{Ix, Value};
 use super::walk::{Fields, Walk};
@@ -30,10 +31,11 @@ enum Type {
     Shell,
     Skill,
     External,
+    Approval,
 }
 
 const DEBT: [(&str, bool); 2] = [("ignorable", true), ("blocking", false)];
-const LATER_TYPES: [&str; 3] = ["agent", "approval", "dag"];
+const LATER_TYPES: [&str; 2] = ["agent", "dag"];
 const TYPES: [&str; 6] = ["shell", "skill", "agent", "external", "approval", "dag"];
 
 impl<'t> Walk<'t> {
@@ -114,6 +116,7 @@ impl<'t> Walk<'t> {
 
     fn more(&mut self, fields: &Fields, number: usize, reads: &mut Vec<Read>) -> More {
         let get = |key: TaskKey| fields.get(key as u8);
+        let level = get(TaskKey::Level).and_then(|ix| self.level(ix));
         let env = self.env(get(TaskKey::Env));
         if let Some(ix) = get(TaskKey::Env) {
             self.templates_in(ix, number, reads);
@@ -122,7 +125,8 @@ impl<'t> Walk<'t> {
             name: self.remark(get(TaskKey::Name)),
             description: self.remark(get(TaskKey::Description)),
             when: get(TaskKey::When).and_then(|ix| self.when(ix, number, reads)),
-            retry: self.retries(get(TaskKey::Retry), get(TaskKey::Level)),
+            confirmed: level == Some(Level::Confirmed),
+            retry: self.retries(get(TaskKey::Retry), level),
             timeout: self.duration(get(TaskKey::Timeout), false),
             queue_timeout: self.duration(get(TaskKey::QueueTimeout), false),
             grace: self.duration(get(TaskKey::Grace), true),
@@ -227,8 +231,12 @@ impl<'t> Walk<'t> {
                 return None;
             }
         };
+        if kind != Type::Approval {
+            self.refuse_questions(fields);
+        }
         match kind {
             Type::External => Some(self.external(fields, number, reads)),
+            Type::Approval => Some(self.approval(fields)),
             Type::Shell => {
                 if let Some(ix) = skill.filter(|_| !names_shell) {
                     let hint = "remove `skill`, or `type = \"shell\"` and `command`".to_owned();
@@ -306,13 +314,14 @@ impl<'t> Walk<'t> {
             "shell" => Some(Type::Shell),
             "skill" => Some(Type::Skill),
             "external" => Some(Type::External),
+            "approval" => Some(Type::Approval),
             word if LATER_TYPES.contains(&word) => {
                 let problem = format!("tasks of type `{word}` are not supported yet");
                 self.problem_hint(
                     ProblemCode::NotYetSupported,
                     ix,
                     problem,
-                    "use `shell`, `skill` or `external`",
+                    "use `shell`, `skill`, `external` or `approval`",
                 );
                 None
             }
@@ -320,7 +329,7 @@ impl<'t> Walk<'t> {
                 let shown: String = word.chars().take(80).collect();
                 let hint = match nearest(word, TYPES.into_iter()) {
                     Some(near) => format!("did you mean `{near}`?"),
-                    None => "use `shell`, `skill` or `external`".to_owned(),
+                    None => "use `shell`, `skill`, `external` or `approval`".to_owned(),
                 };
                 self.problem_hint(
                     ProblemCode::BadValue,

@@ -17,6 +17,9 @@ use crate::source::Millis;
 /// Beyond this JSON numbers stop being exact.
 const INTEGER_MAX: u64 = 1 << 53;
 
+/// More keys than any level has.
+const KEYS_MAX: usize = 32;
+
 /// A file being understood.
 pub(super) struct Walk<'t> {
     pub(super) tree: &'t Tree<'t>,
@@ -26,7 +29,7 @@ pub(super) struct Walk<'t> {
 
 /// The values of a table, by what their keys mean.
 pub(super) struct Fields {
-    by_key: [Option<Ix>; 24],
+    by_key: [Option<Ix>; KEYS_MAX],
     /// Was another tool's word for the list of tasks there?
     pub(super) foreign_tasks: bool,
 }
@@ -99,7 +102,7 @@ impl<'t> Walk<'t> {
 
     /// Sorts the values of the table `ix` by what `meanings` says of their keys, and reports the rest.
     pub(super) fn fields(&mut self, ix: Ix, words: &Words, meaning: impl Fn(Ix) -> Meaning) -> Fields {
-        let mut fields = Fields { by_key: [None; 24], foreign_tasks: false };
+        let mut fields = Fields { by_key: [None; KEYS_MAX], foreign_tasks: false };
         for child in self.tree.children(ix) {
             let key = self.tree.key(child);
             match meaning(child) {

@@ -49,6 +49,8 @@ pub(super) enum TaskKey {
     Detach,
     TargetNode,
     Needs,
+    Prompt,
+    OnTimeout,
 }
 
 /// The settings of a retry.
@@ -193,6 +195,8 @@ pub(super) const TASK: Words = Words {
         ("detach", TaskKey::Detach as u8),
         ("target_node", TaskKey::TargetNode as u8),
         ("needs", TaskKey::Needs as u8),
+        ("prompt", TaskKey::Prompt as u8),
+        ("on_timeout", TaskKey::OnTimeout as u8),
     ],
     later: &[
         ("rollback", "remove it; a task with `run_if = \"one_failed\"` can clean up"),
@@ -239,6 +243,7 @@ pub(super) const TASK: Words = Words {
         ("timeout-minutes", "GitHub Actions' word: here it is `timeout = \"10m\"`"),
         ("timeoutSec", "Dagu's word: here it is `timeout`"),
         ("executor", "here it is `type = \"shell\"` or `\"skill\"`"),
+        ("default_action", "here it is `on_timeout`, on a task with `type = \"approval\"`"),
         ("parallel", "tasks without `depends_on` between them run side by side by themselves"),
         ("policy", "`policy` stands on the DAG"),
         ("max_parallel", "`max_parallel` stands on the DAG"),

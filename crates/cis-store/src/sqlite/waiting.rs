@@ -1,0 +1,125 @@
+//! Tasks that wait for a person, with what that person has to know.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use cis_core::dag::{Dag, Kind};
+use cis_core::id::{DagId, ExecutionId, RunId, Scope, TaskId, TaskIx};
+use cis_core::source::Timestamp;
+use rusqlite::{OptionalExtension, Row};
+use serde::Serialize;
+
+use super::reader::{Reader, RunLine, TaskLine};
+use super::tx::parsed;
+use crate::port::Answer;
+
+/// A task that waits for a decision.
+#[derive(Debug, Clone, Serialize)]
+pub struct WaitingLine {
+    pub dag_id: DagId,
+    pub scope: Scope,
+    pub run_id: RunId,
+    /// `backup#42`.
+    pub run: String,
+    pub task_id: TaskId,
+    /// What people see of it: its `name`, else its id.
+    pub title: String,
+    /// What it does once approved; `approval`: nothing but that.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// What approving takes, and of which type.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub input: BTreeMap<String, &'static str>,
+    pub published_by: String,
+    pub waiting_since: Timestamp,
+    /// If nobody has answered by then…
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer_by: Option<Timestamp>,
+    /// … this happens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_timeout: Option<&'static str>,
+}
+
+/// Where a line's task is defined.
+struct Place {
+    definition: i64,
+    ix: TaskIx,
+}
+
+impl Reader {
+    /// Tasks that wait for a person, those first who have waited longest: at most `limit` of those in scopes that
+    /// `sees` lets through.
+    pub fn waiting(&self, sees: impl Fn(&Scope) -> bool, limit: usize) -> Answer<Vec<WaitingLine>> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT d.dag_id, d.scope, r.run_id, r.number, t.task_id, f.created_by, t.asked_at, t.answer_deadline,
+                    r.definition_key, t.execution_id - r.first_execution
+             FROM task_executions t INDEXED BY tasks_waiting JOIN dag_runs r USING (run_key)
+             JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)
+             WHERE t.status = 'waiting' AND r.status IN ('queued', 'running') ORDER BY t.asked_at, t.execution_id",
+        )?;
+        let mut rows = statement.query([])?;
+        // Many tasks that wait are often of one DAG.
+        let mut definitions: BTreeMap<i64, Dag> = BTreeMap::new();
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()?.filter(|_| found.len() < limit) {
+            let (mut line, place) = waiting_line(row)?;
+            if !sees(&line.scope) {
+                continue;
+            }
+            let dag = match definitions.entry(place.definition) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => unknown.insert(self.definition(place.definition)?),
+            };
+            describe(&mut line, dag, place.ix);
+            found.push(line);
+        }
+        Ok(found)
+    }
+
+    /// The task of a run with this id.
+    pub fn task_named(&self, run: &RunLine, task: &str) -> Answer<Option<TaskLine>> {
+        let (first, last) = (run.first_execution.0, run.first_execution.0 + i64::from(run.total) - 1);
+        let mut statement = self.conn.prepare_cached(
+            "SELECT execution_id FROM task_executions WHERE execution_id BETWEEN ?1 AND ?2 AND task_id = ?3",
+        )?;
+        let found: Option<i64> = statement.query_row((first, last, task), |row| row.get(0)).optional()?;
+        match found.map(ExecutionId) {
+            Some(execution) => self.task(run, TaskIx(u32::try_from(execution.0 - first).unwrap_or(u32::MAX))),
+            None => Ok(None),
+        }
+    }
+}
+
+fn waiting_line(row: &Row<'_>) -> rusqlite::Result<(WaitingLine, Place)> {
+    let dag_id: DagId = parsed(row, 0, |t| t.parse().ok())?;
+    let task_id: TaskId = parsed(row, 4, |t| t.parse().ok())?;
+    let line = WaitingLine {
+        scope: parsed(row, 1, |t| t.parse().ok())?,
+        run_id: parsed(row, 2, |t| t.parse().ok())?,
+        run: format!("{dag_id}#{}", row.get::<_, i64>(3)?),
+        dag_id,
+        title: task_id.to_string(),
+        task_id,
+        kind: "",
+        prompt: None,
+        input: BTreeMap::new(),
+        published_by: row.get(5)?,
+        waiting_since: Timestamp(row.get(6)?),
+        answer_by: row.get::<_, Option<i64>>(7)?.map(Timestamp),
+        on_timeout: None,
+    };
+    Ok((line, Place { definition: row.get(8)?, ix: TaskIx(row.get(9)?) }))
+}
+
+/// What the definition says of the question.
+fn describe(line: &mut WaitingLine, dag: &Dag, ix: TaskIx) {
+    let Some(task) = dag.tasks.get(ix.index()) else { return };
+    (line.title, line.kind) = (task.title().to_owned(), task.kind.word());
+    if let Kind::Approval(approval) = &task.kind {
+        line.prompt.clone_from(&approval.prompt);
+        line.input = approval.input.iter().map(|(name, kind)| (name.clone(), kind.word())).collect();
+        line.on_timeout = line.answer_by.map(|_| approval.on_timeout.word());
+    }
+}
