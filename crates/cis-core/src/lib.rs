@@ -16,6 +16,7 @@
 //! | [`template`] | values into `env`, and `when` expressions |
 //! | [`event`] | what happened, and folding it back into state |
 //! | [`access`], [`did`] | callers, their roles and scopes; their names |
+//! | [`why`] | what holds the tasks of a run |
 //! | [`error`] | stable error codes |
 
 pub mod access;
@@ -31,3 +32,4 @@ pub mod run;
 pub mod source;
 pub mod task;
 pub mod template;
+pub mod why;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use cis_core::access::Caller;
 use cis_core::dag::{Dag, stored};
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{DagId, RunId, RunKey, Scope};
+use cis_core::id::{DagId, RunKey, Scope};
 use cis_core::run::RunStatus;
 use cis_core::source::Timestamp;
-use cis_store::port::{Approve, Approved, Decide, Decided, Fate, Once, Published, RunRef, Settled};
+use cis_store::port::{
+    Approve, Approved, Decide, Decided, IdempotencyKey, Once, Published, RunRef, Settled, StartRun,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
 
 use crate::context::Context;
 use crate::token::FreshToken;
@@ -32,7 +33,11 @@ pub enum Command {
         confirm: bool,
         by: String,
     },
-    Start(Box<Start>),
+    /// Starts a run in these surroundings.
+    Start {
+        request: Box<StartRun>,
+        context: Box<Context>,
+    },
     /// Decides about a DAG; a confirmation starts it in these surroundings.
     Decide {
         request: Box<Decide>,
@@ -45,6 +50,7 @@ pub enum Command {
         run: RunKey,
     },
     Stop {
+        key: Option<IdempotencyKey>,
         run: RunKey,
         /// Do not wait for anybody: SIGKILL.
         kill: bool,
@@ -62,22 +68,6 @@ pub enum Command {
     Hello,
 }
 
-/// A run to start.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Start {
-    pub run_id: RunId,
-    pub definition: i64,
-    pub params: Value,
-    pub max_parallel: Option<u32>,
-    /// The run ends when the asking process goes away.
-    pub attached: bool,
-    pub fates: Option<Vec<Fate>>,
-    pub resumed_from: Option<RunKey>,
-    pub by_confirmation: bool,
-    pub by: String,
-    pub context: Context,
-}
-
 /// What is answered.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -86,8 +76,8 @@ pub enum Reply {
     Settled(Settled),
     Decided(Once<Decided>),
     Approved(Box<Once<Approved>>),
-    Started(RunRef),
-    Stopping(RunStatus),
+    Started(Once<RunRef>),
+    Stopping(Once<RunStatus>),
     Attached,
     Token(FreshToken),
     /// Was there anything to take back?
@@ -160,8 +150,8 @@ expect! {
     settled, Settled, Settled;
     decided, Decided, Once<Decided>;
     approved, Approved, Box<Once<Approved>>;
-    started, Started, RunRef;
-    stopping, Stopping, RunStatus;
+    started, Started, Once<RunRef>;
+    stopping, Stopping, Once<RunStatus>;
     token, Token, FreshToken;
     revoked, Revoked, bool;
     hello, Hello, About;

@@ -90,6 +90,11 @@ impl DataDir {
         self.root.join("logs").join(Self::log_name(run, execution, attempt))
     }
 
+    /// Where the output of a run's attempts is.
+    pub fn logs(&self, run: i64) -> PathBuf {
+        self.root.join("logs").join(run.to_string())
+    }
+
     /// Where an attempt may write its outputs.
     pub fn output(&self, execution: i64, fence: i64) -> PathBuf {
         self.root.join("outputs").join(format!("{execution}.{fence}"))

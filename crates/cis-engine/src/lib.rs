@@ -23,6 +23,10 @@
 //! | [`node`] | a coordinator that stays, for whoever serves others |
 //! | [`work`], `desk` | tasks that others work on, and where they wait for them |
 //! | [`select`] | which tasks a new run runs, carries over or leaves |
+//! | [`again`] | running again what was confirmed |
+//! | [`logs`] | what tasks printed, a line at a time |
+//! | [`growth`] | hearing that logs grow |
+//! | [`why`] | what a run waits for |
 //! | [`context`] | the environment and directory a run starts its tasks in |
 //! | [`skill`] | finding, describing and pinning skills |
 //! | [`identity`] | a node's key and its DID |
@@ -30,6 +34,7 @@
 //! | [`system`] | the real clock and randomness |
 //! | `wire` | how commands travel over `cis.sock` |
 
+pub mod again;
 pub mod client;
 pub mod command;
 pub mod context;
@@ -37,7 +42,9 @@ pub mod coordinator;
 pub mod data_dir;
 mod desk;
 mod dispatch;
+pub mod growth;
 pub mod identity;
+pub mod logs;
 pub mod node;
 pub mod report;
 mod runner_link;
@@ -47,5 +54,6 @@ pub mod session;
 pub mod skill;
 pub mod system;
 pub mod token;
+pub mod why;
 mod wire;
 pub mod work;

@@ -13,14 +13,17 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{RunId, RunKey};
 use cis_core::run::RunStatus;
 use cis_core::source::{Clock, Timestamp, new_run_id};
-use cis_store::port::{Approve, Approved, Decide, Decided, Once, Publish, Published, Store};
+use cis_store::port::{
+    Approve, Approved, Decide, Decided, IdempotencyKey, Once, Publish, Published, RunRef, StartRun, Store,
+};
 use cis_store::sqlite::{Reader, SqliteStore};
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
 use crate::command::{Command, Reply};
 use crate::context::Context;
 use crate::coordinator::{Changes, Handle, Options, SELF};
 use crate::desk::Desk;
+use crate::growth::{Ear, Growth};
 use crate::session::{self, Here};
 use crate::system::System;
 use crate::token::{self, FreshToken};
@@ -43,6 +46,8 @@ pub struct Node {
     options: Options,
     /// Where tasks of runs that came over the network start from.
     context: Arc<Context>,
+    /// Begun by the first who follows a log.
+    growth: Arc<OnceCell<Arc<Growth>>>,
 }
 
 impl Host {
@@ -50,7 +55,8 @@ impl Host {
     pub fn open(options: Options, context: Context) -> Result<Self, Refusal> {
         let (here, store) = session::wait_and_start(&options)?;
         let (handle, desk, logs) = (here.handle(), Desk::default(), Logs::default());
-        let node = Node { store, handle, desk, logs, options, context: Arc::new(context) };
+        let (context, growth) = (Arc::new(context), Arc::default());
+        let node = Node { store, handle, desk, logs, options, context, growth };
         Ok(Self { here, node })
     }
 
@@ -96,6 +102,15 @@ impl Node {
         self.handle.changes()
     }
 
+    /// Hears when tasks of a run print something.
+    pub async fn ear(&self, run: RunKey) -> Result<Ear, Refusal> {
+        let deaf = |e| Refusal::new(ErrorCode::Unavailable, format!("cannot follow logs: {e}"));
+        let growth = self.growth.get_or_try_init(async || Growth::start()).await.map_err(deaf)?;
+        let logs = self.options.data_dir.logs(run.0);
+        // None of its tasks may have printed anything yet.
+        std::fs::create_dir_all(&logs).and_then(|()| growth.ear(&logs)).map_err(deaf)
+    }
+
     /// Publishes a definition.
     pub async fn publish(&self, request: Publish) -> Result<Once<Published>, Refusal> {
         let (store, handle) = (self.store.clone(), self.handle.clone());
@@ -113,20 +128,14 @@ impl Node {
     /// Decides about a DAG, and starts it if that confirms it. The loop does it itself: it must know of a run before
     /// anything of it is claimed.
     pub async fn decide(&self, request: Decide) -> Result<Once<Decided>, Refusal> {
-        let (run_id, work) = (request.run_id, self.options.data_dir.work(request.run_id));
+        let run_id = request.run_id;
         if request.confirm {
-            std::fs::create_dir_all(&work).map_err(|e| {
-                Refusal::new(ErrorCode::Unavailable, format!("cannot make the run's directory: {e}"))
-            })?;
+            self.make_room(run_id)?;
         }
-        let context = Box::new(Context { cwd: work.clone(), ..Context::clone(&self.context) });
-        let command = Command::Decide { request: Box::new(request), context };
+        let command = Command::Decide { request: Box::new(request), context: self.context_of(run_id) };
         let decided = self.handle.call(command, SELF).await.decided();
         let answer = decided.as_ref().ok().and_then(|once| once.answer.as_ref().ok());
-        if answer.and_then(|decided| decided.run.as_ref()).is_none_or(|run| run.run_id != run_id) {
-            // Nothing new runs, so nothing is in it.
-            let _ = std::fs::remove_dir(&work);
-        }
+        self.leave_room(run_id, answer.and_then(|decided| decided.run.as_ref()));
         decided
     }
 
@@ -136,9 +145,38 @@ impl Node {
         self.handle.call(command, SELF).await.approved().map(|once| *once)
     }
 
+    /// Starts a run of a confirmed revision.
+    pub async fn start(&self, request: StartRun) -> Result<Once<RunRef>, Refusal> {
+        let run_id = request.run_id;
+        self.make_room(run_id)?;
+        let command = Command::Start { request: Box::new(request), context: self.context_of(run_id) };
+        let started = self.handle.call(command, SELF).await.started();
+        self.leave_room(run_id, started.as_ref().ok().and_then(|once| once.answer.as_ref().ok()));
+        started
+    }
+
+    /// Makes the directory that tasks of a run start in.
+    fn make_room(&self, run: RunId) -> Result<(), Refusal> {
+        std::fs::create_dir_all(self.options.data_dir.work(run)).map_err(|e| {
+            Refusal::new(ErrorCode::Unavailable, format!("cannot make the run's directory: {e}"))
+        })
+    }
+
+    /// Removes it again if nothing new runs: then nothing is in it.
+    fn leave_room(&self, asked: RunId, answered: Option<&RunRef>) {
+        if answered.is_none_or(|run| run.run_id != asked) {
+            let _ = std::fs::remove_dir(self.options.data_dir.work(asked));
+        }
+    }
+
+    fn context_of(&self, run: RunId) -> Box<Context> {
+        let cwd = self.options.data_dir.work(run);
+        Box::new(Context { cwd, ..Context::clone(&self.context) })
+    }
+
     /// Stops a run.
-    pub async fn stop(&self, run: RunKey, kill: bool) -> Result<RunStatus, Refusal> {
-        self.handle.call(Command::Stop { run, kill }, SELF).await.stopping()
+    pub async fn stop(&self, key: Option<IdempotencyKey>, run: RunKey) -> Result<Once<RunStatus>, Refusal> {
+        self.handle.call(Command::Stop { key, run, kill: false }, SELF).await.stopping()
     }
 
     /// Does the loop still answer?

@@ -1,9 +1,43 @@
 //! Which tasks a new run runs, carries over from an earlier one, or leaves.
 
+use cis_core::dag::Dag;
 use cis_core::dag::plan::Plan;
+use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::TaskIx;
 use cis_core::task::TaskStatus;
 use cis_store::port::Fate;
+
+/// How much two names must have in common for one to be suggested for the other.
+const LIKENESS_MIN: f64 = 0.75;
+
+/// The places of the tasks called `names`.
+pub fn named(dag: &Dag, names: &[String]) -> Result<Vec<TaskIx>, Refusal> {
+    names
+        .iter()
+        .map(|name| {
+            let found = dag.tasks.iter().position(|task| task.id.as_str() == name);
+            let ix = found.and_then(|index| u32::try_from(index).ok()).map(TaskIx);
+            ix.ok_or_else(|| {
+                let refusal =
+                    Refusal::new(ErrorCode::NotFound, format!("`{}` has no task `{name}`", dag.dag_id));
+                match nearest(name, dag.tasks.iter().map(|task| task.id.as_str())) {
+                    Some(near) => refusal.hint(format!("did you mean `{near}`?")),
+                    None => refusal,
+                }
+            })
+        })
+        .collect()
+}
+
+/// The candidate most like `word`, if any is.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
+        .filter(|(likeness, _)| *likeness > LIKENESS_MIN)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
 
 /// Only `tasks`: what they depend on is carried over where it has completed before, and left out otherwise.
 pub fn only(plan: &Plan, tasks: &[TaskIx], before: Option<&[TaskStatus]>) -> Vec<Fate> {

@@ -19,10 +19,12 @@ use std::time::Duration;
 
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunKey;
+use cis_store::port::{RunRef, StartRun};
 use cis_store::sqlite::SqliteStore;
 
 use crate::client::Client;
 use crate::command::{Command, Reply};
+use crate::context::Context;
 use crate::coordinator::handle::next_look;
 use crate::coordinator::{Changes, Coordinator, Handle, Options, SELF};
 use crate::data_dir::CoordinatorLock;
@@ -114,9 +116,10 @@ impl Session {
     }
 
     /// Starts a run; if it is attached, it ends with this process.
-    pub fn start(&mut self, start: crate::command::Start) -> Result<cis_store::port::RunRef, Refusal> {
-        let attached = start.attached;
-        let run = self.ask(Command::Start(Box::new(start)))?.started()?;
+    pub fn start(&mut self, request: StartRun, context: Context) -> Result<RunRef, Refusal> {
+        let attached = request.attached;
+        let start = Command::Start { request: Box::new(request), context: Box::new(context) };
+        let run = self.ask(start)?.started()?.answer?;
         if attached {
             self.owned.push(run.key);
         }

@@ -10,9 +10,11 @@
 //! | [`table`] | every route and what it takes to call it |
 //! | `door` | who may come in |
 //! | `route` | what each call does |
+//! | `cursor` | where a list goes on |
 //! | `reads` | a few read-only views of the store |
 //! | `say` | answers and errors, as JSON |
 
+mod cursor;
 mod door;
 mod reads;
 mod route;

@@ -61,7 +61,7 @@ pub trait Store: Send + Sync + 'static {
     /// Approves or rejects a task that waits for a person; the same decision again is the same answer.
     fn approve(&self, request: Approve) -> impl Future<Output = Answer<Once<Approved>>> + Send;
     /// Creates a run of a confirmed revision; the same run id again is the same run.
-    fn start_run(&self, request: StartRun) -> impl Future<Output = Answer<RunRef>> + Send;
+    fn start_run(&self, request: StartRun) -> impl Future<Output = Answer<Once<RunRef>>> + Send;
     /// Records how attempts ended, lets their dependents go, and claims what is next: one transaction.
     fn advance(&self, request: Advance) -> impl Future<Output = Answer<Advanced>> + Send;
     /// Claims tasks for somebody outside, under a lease; the same claim again is answered with the same tasks.
@@ -77,12 +77,7 @@ pub trait Store: Send + Sync + 'static {
     /// Records what a holder's attempt came to; the same result again is the same answer.
     fn conclude(&self, request: Conclude) -> impl Future<Output = Answer<Once<Concluded>>> + Send;
     /// Commits that a run is to stop, for a reason.
-    fn stop_run(
-        &self,
-        run: RunKey,
-        reason: StopReason,
-        now: Timestamp,
-    ) -> impl Future<Output = Answer<RunStatus>> + Send;
+    fn stop_run(&self, request: StopRun) -> impl Future<Output = Answer<Once<RunStatus>>> + Send;
     /// Does one bounded chunk of the large steps that are under way.
     fn work(&self, now: Timestamp) -> impl Future<Output = Answer<Worked>> + Send;
     /// Does what has become due: backoffs over, timeouts, leases that ran out, expiries.
@@ -327,11 +322,13 @@ pub enum Fate {
 }
 
 /// A run to create.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StartRun {
+    pub key: Option<IdempotencyKey>,
     pub run_id: RunId,
     pub definition: i64,
-    pub params: Value,
+    /// Instead of the definition's defaults; only what it declares.
+    pub params: Map<String, Value>,
     pub max_parallel: Option<u32>,
     /// A foreground process owns it; it ends with that process.
     pub attached: bool,
@@ -342,6 +339,15 @@ pub struct StartRun {
     /// Start only if no run of this definition was started by its confirmation yet; else answer that run.
     pub by_confirmation: bool,
     pub by: String,
+    pub now: Timestamp,
+}
+
+/// A run to stop.
+#[derive(Debug, Clone)]
+pub struct StopRun {
+    pub key: Option<IdempotencyKey>,
+    pub run: RunKey,
+    pub reason: StopReason,
     pub now: Timestamp,
 }
 

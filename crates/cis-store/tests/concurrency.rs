@@ -12,13 +12,13 @@ use std::thread::{self, JoinHandle};
 
 use cis_core::dag::{Dag, Policy};
 use cis_core::error::ErrorCode;
-use cis_core::id::{Epoch, Fence};
+use cis_core::id::{Epoch, Fence, RunKey};
 use cis_core::retry::Failure;
 use cis_core::run::StopReason;
 use cis_core::source::Timestamp;
 use cis_store::port::{
     Advance, Answer, Claim, Claimed, Ending, Once, Publish, Published, Recorded, RevisionStatus, RunRef,
-    Settle, Store, StoreError,
+    Settle, StopRun, Store, StoreError,
 };
 use cis_store::sqlite::{Durability, Reader, SqliteStore, check};
 use support::{dag, report, retry, task, with};
@@ -39,6 +39,10 @@ fn some_dag(name: &str, variant: usize) -> Dag {
     dag.max_parallel = variant.is_multiple_of(2).then_some(2);
     dag.policy = if variant.is_multiple_of(3) { Policy::FirstSuccess } else { Policy::AllSuccess };
     dag
+}
+
+fn cancel(run: RunKey) -> StopRun {
+    StopRun { key: None, run, reason: StopReason::Cancel, now: NOW }
 }
 
 /// Looks at snapshots until told to stop; answers how many it saw.
@@ -69,7 +73,7 @@ impl Caller {
             let run = self.begin(round).await;
             self.be_refused(round).await;
             if (self.number + round).is_multiple_of(5) {
-                self.store.stop_run(run.key, StopReason::Cancel, NOW).await.expect("stopped");
+                self.store.stop_run(cancel(run.key)).await.expect("stopped");
             }
             self.take_part(round).await;
         }
@@ -95,7 +99,8 @@ impl Caller {
         let id = support::run_id((self.number * ROUNDS + round + 1) as u64);
         let start = support::start(one.definition, id, NOW);
         let (one, two) = tokio::join!(self.store.start_run(start.clone()), self.store.start_run(start));
-        let (one, two) = (one.expect("a run"), two.expect("a run"));
+        let plain = |once: Answer<Once<RunRef>>| once.and_then(Once::plain).expect("a run");
+        let (one, two) = (plain(one), plain(two));
         assert_eq!((one.key, one.number), (two.key, 1));
         one
     }
@@ -104,7 +109,7 @@ impl Caller {
     async fn be_refused(&self, round: usize) {
         let other = some_dag(&format!("dag-{}-{round}", self.number), self.number + 1);
         let taken = self.store.publish(support::publish(&other, NOW));
-        let missing = self.store.stop_run(cis_core::id::RunKey(-1), StopReason::Cancel, NOW);
+        let missing = self.store.stop_run(cancel(RunKey(-1)));
         let past = Claim { epoch: Epoch(self.epoch.0 - 1), ..self.claim() };
         let past = self.store.advance(Advance { reports: Vec::new(), claim: Some(past), now: NOW });
         // No refusal at all, but a constraint of the database.

@@ -53,6 +53,8 @@ pub enum Command {
     Approve(ApproveArgs),
     /// Refuse a task that waits for a person, or a DAG
     Reject(DecisionArgs),
+    /// What a run waits for: short for `cis dag why`
+    Why(WhyArgs),
     /// Find, show and run skills
     #[command(subcommand)]
     Skill(SkillCommand),
@@ -141,6 +143,8 @@ pub enum DagCommand {
     Status(StatusArgs),
     /// What tasks printed
     Logs(LogsArgs),
+    /// What a DAG or a run waits for: for each unfinished task, the chain that holds it
+    Why(WhyArgs),
     /// Runs of a DAG, or of all
     Runs {
         id: Option<String>,
@@ -283,6 +287,17 @@ pub struct LogsArgs {
     /// Only lines that match this regular expression
     #[arg(short, long, value_name = "PATTERN")]
     pub grep: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct WhyArgs {
+    /// `ID`, `ID#N`, or a run id
+    pub id: String,
+    #[command(flatten)]
+    pub scope: ScopeArg,
+    /// At most so many tasks, those that hold the most first
+    #[arg(long, default_value_t = 50)]
+    pub limit: u32,
 }
 
 #[derive(Debug, Args)]

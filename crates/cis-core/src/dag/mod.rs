@@ -3,6 +3,7 @@
 pub mod approval;
 pub mod canonical;
 pub mod model;
+pub mod params;
 pub mod parse;
 pub mod plan;
 pub mod problem;

@@ -7,11 +7,13 @@ use cis_core::id::{RunId, RunKey};
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use cis_runner::protocol::{AttemptKey, ToRunner};
-use cis_store::port::{Approve, Approved, Decide, Decided, Once, Publish, RunRef, Settle, StartRun, Store};
+use cis_store::port::{
+    Approve, Approved, Decide, Decided, Once, Publish, RunRef, Settle, StartRun, StopRun, Store,
+};
 
 use super::Coordinator;
 use super::handle::{Ask, Owner};
-use crate::command::{About, Command, Reply, Start};
+use crate::command::{About, Command, Reply};
 use crate::context::Context;
 use crate::token;
 
@@ -58,19 +60,21 @@ impl<S: Store> Coordinator<S> {
                 self.look();
                 Ok(Reply::Settled(settled))
             }
-            Command::Start(start) => self.start_run(*start, owner).await.map(Reply::Started),
+            Command::Start { request, context } => {
+                self.start_run(*request, *context, owner).await.map(Reply::Started)
+            }
             Command::Attach { run } => {
                 self.own(run, owner);
                 Ok(Reply::Attached)
             }
-            Command::Stop { run, kill } => {
-                let status = self.stop_run(run, StopReason::Cancel).await?;
+            Command::Stop { key, run, kill } => {
+                let stopping = self.stop(StopRun { key, run, reason: StopReason::Cancel, now }).await?;
                 if kill {
                     let keys: Vec<AttemptKey> =
                         self.flying.iter().filter(|(_, c)| c.run.key == run).map(|(key, _)| *key).collect();
                     keys.into_iter().for_each(|key| self.stop_attempt(key, true));
                 }
-                Ok(Reply::Stopping(status))
+                Ok(Reply::Stopping(stopping))
             }
             Command::Decide { request, context } => self.decide(*request, *context).await.map(Reply::Decided),
             Command::Approve(request) => {
@@ -98,34 +102,21 @@ impl<S: Store> Coordinator<S> {
         }
     }
 
-    pub(super) async fn start_run(&mut self, start: Start, owner: Owner) -> Result<RunRef, Refusal> {
-        let request = StartRun {
-            run_id: start.run_id,
-            definition: start.definition,
-            params: start.params,
-            max_parallel: start.max_parallel,
-            attached: start.attached,
-            fates: start.fates,
-            resumed_from: start.resumed_from,
-            by_confirmation: start.by_confirmation,
-            by: start.by,
-            now: self.clock.now(),
-        };
-        self.keep(start.run_id, &start.context)?;
+    async fn start_run(
+        &mut self,
+        request: StartRun,
+        context: Context,
+        owner: Owner,
+    ) -> Result<Once<RunRef>, Refusal> {
+        let (run_id, attached) = (request.run_id, request.attached);
+        self.keep(run_id, &context)?;
         let started = self.store.start_run(request).await;
-        match started {
-            Ok(run) if !run.status.is_terminal() => {
-                self.adopt(&run, start.context);
-                if start.attached {
-                    self.own(run.key, owner);
-                }
-                Ok(run)
-            }
-            over_or_refused => {
-                let _ = std::fs::remove_file(self.options.data_dir.context_of_new(start.run_id));
-                Ok(over_or_refused?)
-            }
+        let run = started.as_ref().ok().and_then(|once| once.answer.as_ref().ok()).cloned();
+        let key = self.take_in(run_id, run, context);
+        if let Some(key) = key.filter(|_| attached) {
+            self.own(key, owner);
         }
+        Ok(started?)
     }
 
     /// Decides about a DAG, and takes up the run that a confirmation starts.
@@ -136,16 +127,21 @@ impl<S: Store> Coordinator<S> {
         }
         let decided = self.store.decide(request).await;
         let answer = decided.as_ref().ok().and_then(|once| once.answer.as_ref().ok());
-        let started = answer.and_then(|decided| decided.run.clone());
-        match started.filter(|run| run.run_id == run_id && !run.status.is_terminal()) {
-            Some(run) => self.adopt(&run, context),
-            // Refused, or decided before: nothing new runs.
+        self.take_in(run_id, answer.and_then(|decided| decided.run.clone()), context);
+        self.look();
+        Ok(decided?)
+    }
+
+    /// Takes in the run that was asked for as `run_id`. Where another one answers, or none, nothing new runs.
+    fn take_in(&mut self, run_id: RunId, run: Option<RunRef>, context: Context) -> Option<RunKey> {
+        let run = run.filter(|run| run.run_id == run_id && !run.status.is_terminal());
+        match &run {
+            Some(run) => self.adopt(run, context),
             None => {
                 let _ = std::fs::remove_file(self.options.data_dir.context_of_new(run_id));
             }
         }
-        self.look();
-        Ok(decided?)
+        run.map(|run| run.key)
     }
 
     /// Decides about a task that waits for a person: that may make it claimable, or end its run.
@@ -191,15 +187,22 @@ impl<S: Store> Coordinator<S> {
         }
     }
 
-    pub(super) async fn stop_run(&mut self, run: RunKey, reason: StopReason) -> Result<RunStatus, Refusal> {
-        let status = self.store.stop_run(run, reason, self.clock.now()).await?;
+    /// Stops a run for a reason of our own.
+    pub(super) async fn stop_run(&mut self, run: RunKey, reason: StopReason) -> Result<(), Refusal> {
+        let now = self.clock.now();
+        self.stop(StopRun { key: None, run, reason, now }).await.map(drop)
+    }
+
+    async fn stop(&mut self, request: StopRun) -> Result<Once<RunStatus>, Refusal> {
+        let run = request.run;
+        let stopping = self.store.stop_run(request).await?;
         // A run that had not begun is over by this very commit; the loop finds out as it works off the rest.
         self.more_work = true;
-        if status.is_terminal() {
+        if stopping.answer.as_ref().is_ok_and(|status| status.is_terminal()) {
             self.run_over(run);
         }
         self.changes.send_modify(|changes| changes.commits += 1);
-        Ok(status)
+        Ok(stopping)
     }
 
     pub(super) async fn end_orphans(&mut self) -> Result<(), Refusal> {

@@ -57,7 +57,7 @@ const ORPHAN_GRACE: Millis = Millis(5_000);
 const INBOX_MAX: usize = 256;
 
 /// What kinds of task this coordinator's runner can do.
-const KINDS: [&str; 2] = ["shell", "skill"];
+pub(crate) const KINDS: [&str; 2] = ["shell", "skill"];
 
 /// How a coordinator is set up.
 #[derive(Debug, Clone)]

@@ -1,56 +1,16 @@
-//! What waits for a person, and what that person says about a task.
+//! What a person says about a task that waits for one.
 
-use axum::Extension;
 use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
 use axum::response::Response;
-use cis_core::access::Caller;
 use cis_store::port::{Approve, Approved, Once};
-use cis_store::sqlite::reader::PendingLine;
-use cis_store::sqlite::{Reader, WaitingLine};
-use serde::{Deserialize, Serialize};
+use cis_store::sqlite::Reader;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::dags::LIMIT_MAX;
 use super::{Asked, mark_replayed, runs};
 use crate::State;
 use crate::say::{Said, not_found, said_no, yes};
-
-/// Something that waits for a person.
-#[derive(Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-enum Pending {
-    /// A DAG to confirm.
-    Dag(PendingLine),
-    /// A task to approve.
-    Task(WaitingTask),
-}
-
-#[derive(Debug, Serialize)]
-struct WaitingTask {
-    #[serde(flatten)]
-    line: WaitingLine,
-    approve_url: String,
-    reject_url: String,
-}
-
-impl From<WaitingLine> for WaitingTask {
-    fn from(line: WaitingLine) -> Self {
-        let url = |what: &str| format!("/api/v1/runs/{}/tasks/{}/{what}", line.run_id, line.task_id);
-        Self { approve_url: url("approve"), reject_url: url("reject"), line }
-    }
-}
-
-/// `GET /api/v1/pending`: DAGs to confirm, then tasks to approve.
-pub(super) async fn pending(Has(state): Has<State>, Extension(caller): Extension<Caller>) -> Said {
-    let look = move |reader: &Reader| {
-        let dags = reader.pending()?.into_iter().filter(|request| caller.sees(&request.scope));
-        let tasks = reader.waiting(|scope| caller.sees(scope), LIMIT_MAX as usize)?;
-        let found = dags.map(Pending::Dag).chain(tasks.into_iter().map(|task| Pending::Task(task.into())));
-        Ok(found.take(LIMIT_MAX as usize).collect::<Vec<_>>())
-    };
-    Ok(yes(StatusCode::OK, json!({"pending": state.reads.read(look).await?})))
-}
 
 /// What a decision may say.
 #[derive(Debug, Default, Deserialize)]

@@ -23,11 +23,8 @@ use serde_json::{Value, json};
 
 use super::{Args, Asked, InScope, mark_replayed, wait};
 use crate::State;
+use crate::cursor::LIMIT_MAX;
 use crate::say::{No, Said, not_found, said_no, yes};
-
-/// Lines of one answer, unless asked for fewer.
-const LIMIT: u32 = 100;
-pub(super) const LIMIT_MAX: u32 = 1_000;
 
 /// `POST /api/v1/dag/publish`: the body is a DAG; `revision: true` beside it asks for a new revision.
 pub(super) async fn publish(Has(state): Has<State>, asked: Asked) -> Said {
@@ -205,7 +202,12 @@ fn say_decided(decided: &Decided) -> Response {
 }
 
 /// The DAG of this name that the caller may know of; it says which if there are several.
-fn find(reader: &Reader, caller: &Caller, id: &str, scope: Option<&Scope>) -> Result<DagLine, Refusal> {
+pub(super) fn find(
+    reader: &Reader,
+    caller: &Caller,
+    id: &str,
+    scope: Option<&Scope>,
+) -> Result<DagLine, Refusal> {
     let known = id.parse::<DagId>().is_ok();
     let found = if known { reader.dag(id, scope.map(Scope::as_str))? } else { Vec::new() };
     let mut seen = found.into_iter().filter(|dag| caller.sees(&dag.scope));
@@ -218,6 +220,45 @@ fn find(reader: &Reader, caller: &Caller, id: &str, scope: Option<&Scope>) -> Re
     Err(Refusal::new(ErrorCode::Ambiguous, format!("`{id}` exists in several scopes"))
         .hint("add `?scope=`")
         .details(json!({"scopes": scopes})))
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct RevisionQuery {
+    scope: Option<Scope>,
+    content_hash: Option<String>,
+}
+
+/// `GET /api/v1/dag/{id}`: what would be confirmed, or was; the latest revision, unless a hash says which.
+pub(super) async fn show(
+    Has(state): Has<State>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Args(RevisionQuery { scope, content_hash }): Args<RevisionQuery>,
+) -> Said {
+    let look = move |reader: &Reader| {
+        let dag = find(reader, &caller, &id, scope.as_ref())?;
+        let revisions = reader.revisions(dag.key)?;
+        let meant = |hash: &str| content_hash.as_deref().is_none_or(|wanted| wanted == hash);
+        let revision = revisions.iter().find(|revision| meant(&revision.content_hash));
+        let revision = revision.ok_or_else(|| not_found("revision with that content of", &id))?;
+        let text = canonical::canonical_json(&reader.definition(revision.key)?);
+        let definition: Value = serde_json::from_str(&text).map_err(|e| {
+            Refusal::new(ErrorCode::Internal, format!("a definition does not read back: {e}"))
+        })?;
+        Ok(json!({
+            "dag_id": dag.dag_id,
+            "scope": dag.scope,
+            "revision": revision.revision,
+            "status": revision.status,
+            "content_hash": revision.content_hash,
+            "published_by": revision.created_by,
+            "published_at": revision.created_at,
+            "expires_at": revision.expires_at,
+            "definition": definition,
+            "revisions": revisions,
+        }))
+    };
+    Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
 #[derive(Debug, Deserialize)]
@@ -322,37 +363,4 @@ pub(super) fn run_value(run: &RunLine, tasks: &[TaskLine]) -> Value {
         "skipped": run.skipped,
         "tasks": tasks,
     })
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct ListQuery {
-    status: Option<String>,
-    scope: Option<Scope>,
-    limit: Option<u32>,
-}
-
-/// `GET /api/v1/dag`.
-pub(super) async fn list(
-    Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
-    Args(ListQuery { status, scope, limit }): Args<ListQuery>,
-) -> Said {
-    let limit = limit.unwrap_or(LIMIT).min(LIMIT_MAX);
-    let look = move |reader: &Reader| {
-        let scopes: Vec<Option<Scope>> = match (scope, &caller.scopes) {
-            (Some(asked), _) => vec![Some(asked)],
-            (None, Some(scopes)) => scopes.iter().cloned().map(Some).collect(),
-            (None, None) => vec![None],
-        };
-        let mut found = Vec::new();
-        for scope in scopes.into_iter().filter(|scope| scope.as_ref().is_none_or(|scope| caller.sees(scope)))
-        {
-            found.extend(reader.dags(status.as_deref(), scope.as_ref().map(Scope::as_str), limit)?);
-        }
-        found.sort_by_key(|dag| std::cmp::Reverse(dag.updated_at));
-        found.truncate(limit as usize);
-        Ok(found)
-    };
-    let dags = state.reads.read(look).await?;
-    Ok(yes(StatusCode::OK, json!({"dags": dags})))
 }

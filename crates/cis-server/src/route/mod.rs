@@ -2,19 +2,27 @@
 //!
 //! | module | calls |
 //! |---|---|
-//! | `dags` | publish, confirm, reject, status, list |
-//! | `approvals` | what waits for a person, and what that person says |
-//! | `runs` | one run, its tasks, cancel |
+//! | `dags` | publish, confirm, reject, show, status |
+//! | `approvals` | what a person says to a task that waits |
+//! | `runs` | one run, cancel |
+//! | `again` | running again, resume, retry |
+//! | `lists` | DAGs, pending, runs, tasks |
+//! | `logs` | what tasks printed |
+//! | `why` | what holds a run |
 //! | `tasks` | what others work on |
 //! | `events` | following along |
 //! | `tokens` | who may call |
 
+mod again;
 mod approvals;
 mod dags;
 mod events;
+mod lists;
+mod logs;
 mod runs;
 mod tasks;
 mod tokens;
+mod why;
 
 use std::time::Duration;
 
@@ -55,10 +63,15 @@ pub(crate) fn router(state: State) -> Router {
         .route("/api/v1/dag/{id}/confirm", post(dags::confirm))
         .route("/api/v1/dag/{id}/reject", post(dags::reject))
         .route("/api/v1/dag/{id}/status", get(dags::status))
-        .route("/api/v1/dag", get(dags::list))
-        .route("/api/v1/pending", get(approvals::pending))
+        .route("/api/v1/dag/{id}/runs", get(lists::runs).post(again::run))
+        .route("/api/v1/dag/{id}/why", get(why::dag))
+        .route("/api/v1/dag/{id}", get(dags::show))
+        .route("/api/v1/dag", get(lists::dags))
+        .route("/api/v1/pending", get(lists::pending))
         .route("/api/v1/runs/{run}", get(runs::show))
-        .route("/api/v1/runs/{run}/tasks", get(runs::tasks))
+        .route("/api/v1/runs/{run}/tasks", get(lists::tasks))
+        .route("/api/v1/runs/{run}/logs", get(logs::logs))
+        .route("/api/v1/runs/{run}/why", get(why::run))
         .route("/api/v1/runs/{run}/cancel", post(runs::cancel))
         .route("/api/v1/tasks", post(tasks::submit))
         .route("/api/v1/tasks/claim", post(tasks::claim))
@@ -70,6 +83,8 @@ pub(crate) fn router(state: State) -> Router {
         .route("/api/v1/tasks/{execution}/release", post(tasks::release))
         .route("/api/v1/runs/{run}/tasks/{task}/approve", post(approvals::approve))
         .route("/api/v1/runs/{run}/tasks/{task}/reject", post(approvals::reject))
+        .route("/api/v1/runs/{run}/resume", post(again::resume))
+        .route("/api/v1/runs/{run}/retry", post(again::retry))
         .route("/api/v1/events", get(events::follow))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))

@@ -1,4 +1,4 @@
-//! One run, its tasks, and stopping it.
+//! One run, and stopping it.
 
 use axum::Extension;
 use axum::extract::{Path, State as Has};
@@ -6,14 +6,16 @@ use axum::http::StatusCode;
 use cis_core::access::Caller;
 use cis_core::error::Refusal;
 use cis_core::id::RunId;
+use cis_store::port::Once;
 use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::RunLine;
 use serde_json::json;
 
-use super::Asked;
-use super::dags::{LIMIT_MAX, run_value, versioned};
+use super::dags::{run_value, versioned};
+use super::{Asked, mark_replayed};
 use crate::State;
-use crate::say::{Said, not_found, yes};
+use crate::cursor::LIMIT_MAX;
+use crate::say::{Said, not_found, said_no, yes};
 
 pub(super) fn find(reader: &Reader, caller: &Caller, id: &str) -> Result<RunLine, Refusal> {
     let run = match id.parse::<RunId>() {
@@ -39,24 +41,12 @@ pub(super) async fn show(
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
-/// `GET /api/v1/runs/{run}/tasks`.
-pub(super) async fn tasks(
-    Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> Said {
-    let look = move |reader: &Reader| {
-        let run = find(reader, &caller, &id)?;
-        Ok(reader.tasks(&run, &[], LIMIT_MAX)?)
-    };
-    Ok(yes(StatusCode::OK, json!({"tasks": state.reads.read(look).await?})))
-}
-
 /// `POST /api/v1/runs/{run}/cancel`.
 pub(super) async fn cancel(Has(state): Has<State>, Path(id): Path<String>, asked: Asked) -> Said {
     asked.check_kind()?;
-    let caller = asked.caller;
+    let (key, caller) = (asked.key()?, asked.caller.clone());
     let run = state.reads.read(move |reader| find(reader, &caller, &id)).await?;
-    let status = state.node.stop(run.key, false).await?;
-    Ok(yes(StatusCode::OK, json!({"run_id": run.run_id, "status": status})))
+    let Once { answer, replayed } = state.node.stop(key, run.key).await?;
+    let say = |status| yes(StatusCode::OK, json!({"run_id": run.run_id, "status": status}));
+    Ok(mark_replayed(answer.map_or_else(said_no, say), replayed))
 }

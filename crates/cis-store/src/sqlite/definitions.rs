@@ -8,7 +8,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Revision;
 use cis_core::source::Timestamp;
 use rusqlite::{OptionalExtension, params};
-use serde_json::{Value, json};
+use serde_json::{Map, json};
 
 use super::runs;
 use super::tx::{Tx, parsed};
@@ -281,11 +281,12 @@ fn revision_meant(tx: &Tx<'_>, request: &Decide) -> Answer<Meant> {
 
 /// The run that a confirmation starts.
 fn start_first(tx: &mut Tx<'_>, request: &Decide, definition: i64) -> Answer<RunRef> {
-    let params = tx.definition(definition)?.dag.params.clone().into_iter().collect();
     let start = StartRun {
+        // The decision has it.
+        key: None,
         run_id: request.run_id,
         definition,
-        params: Value::Object(params),
+        params: Map::new(),
         max_parallel: None,
         attached: false,
         fates: None,

@@ -23,7 +23,7 @@
 //! | `advance` | recording attempts |
 //! | `steps` | large steps in chunks |
 //! | `sweep` | what becomes due |
-//! | [`reader`], `log`, `waiting` | what people, views and followers ask |
+//! | [`reader`], `log`, `lists`, `standing`, `waiting` | what people, views and followers ask |
 //! | [`check`] | the invariants, checked over a whole store |
 
 mod advance;
@@ -33,10 +33,12 @@ mod claim;
 mod definitions;
 mod keys;
 mod leases;
+mod lists;
 mod log;
 mod migrate;
 pub mod reader;
 mod runs;
+mod standing;
 mod steps;
 mod sweep;
 mod tasks;
@@ -47,18 +49,18 @@ mod writer;
 
 use std::path::Path;
 
-use cis_core::id::RunKey;
-use cis_core::run::{RunStatus, StopReason};
+use cis_core::run::RunStatus;
 use cis_core::source::{BootTime, Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::port::{
     Advance, Advanced, Answer, Approve, Approved, Boot, ClaimWork, Conclude, Concluded, Decide, Decided,
     Heartbeat, Held, Holding, NewToken, Once, Opening, Progress, Publish, Published, RunRef, Settle, Settled,
-    StartRun, Started, Store, Swept, Worked,
+    StartRun, Started, StopRun, Store, Swept, Worked,
 };
 
 pub use leases::{AttemptLine, Offer};
+pub use lists::DagFilter;
 pub use log::LogLine;
 pub use reader::Reader;
 pub use steps::Chunks;
@@ -150,16 +152,19 @@ impl Store for SqliteStore {
         self.writer.call(request.now, move |tx| definitions::settle(tx, &request)).await
     }
 
-    async fn start_run(&self, request: StartRun) -> Answer<RunRef> {
-        self.writer.call(request.now, move |tx| runs::start(tx, &request)).await
+    async fn start_run(&self, request: StartRun) -> Answer<Once<RunRef>> {
+        self.writer
+            .call(request.now, move |tx| keys::once(tx, request.key.as_ref(), |tx| runs::start(tx, &request)))
+            .await
     }
 
     async fn advance(&self, request: Advance) -> Answer<Advanced> {
         self.writer.call(request.now, move |tx| advance::advance(tx, request)).await
     }
 
-    async fn stop_run(&self, run: RunKey, reason: StopReason, now: Timestamp) -> Answer<RunStatus> {
-        self.writer.call(now, move |tx| runs::stop(tx, run, reason)).await
+    async fn stop_run(&self, request: StopRun) -> Answer<Once<RunStatus>> {
+        let StopRun { key, run, reason, now } = request;
+        self.writer.call(now, move |tx| keys::once(tx, key.as_ref(), |tx| runs::stop(tx, run, reason))).await
     }
 
     async fn work(&self, now: Timestamp) -> Answer<Worked> {

@@ -11,7 +11,7 @@ use cis_core::source::Timestamp;
 use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::migrate;
 use super::tx::parsed;
@@ -35,6 +35,8 @@ pub struct DagLine {
     pub revision: Revision,
     pub tasks: u32,
     pub runs: i64,
+    /// Who published the latest revision.
+    pub published_by: String,
     pub updated_at: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latest_run: Option<i64>,
@@ -57,6 +59,8 @@ pub struct RevisionLine {
 /// A revision that waits for a decision.
 #[derive(Debug, Clone, Serialize)]
 pub struct PendingLine {
+    #[serde(skip)]
+    pub key: i64,
     pub dag_id: DagId,
     pub scope: Scope,
     pub revision: Revision,
@@ -111,6 +115,11 @@ impl RunLine {
     /// What people call it.
     pub fn label(&self) -> String {
         format!("{}#{}", self.dag_id, self.number)
+    }
+
+    /// Its parameters, to start another run with.
+    pub fn given_params(&self) -> Map<String, Value> {
+        self.params.as_object().cloned().unwrap_or_default()
     }
 
     /// What this run does with a task.
@@ -185,23 +194,25 @@ fn is_zero(n: &u64) -> bool {
 
 // `LIMIT 0 + ?`: SQLite looks into a bare bound limit while it plans, and so compiles the statement anew for
 // every value.
-const DAG_SQL: &str = "
+pub(super) const DAG_SQL: &str = "
     SELECT d.dag_key, d.dag_id, d.scope,
            coalesce(r.status, (SELECT f.status FROM dag_definitions f WHERE f.dag_key = d.dag_key
                                AND f.revision = d.revisions)) AS shown,
            d.revisions,
            (SELECT f.tasks_count FROM dag_definitions f WHERE f.dag_key = d.dag_key AND f.revision = d.revisions),
-           d.runs, d.updated_at, r.number
+           d.runs, d.updated_at, r.number,
+           (SELECT f.created_by FROM dag_definitions f WHERE f.dag_key = d.dag_key AND f.revision = d.revisions)
+               AS published_by
     FROM dags d LEFT JOIN dag_runs r ON r.run_key = d.latest_run";
 
-const RUN_SQL: &str = "
+pub(super) const RUN_SQL: &str = "
     SELECT r.run_key, r.run_id, d.dag_id, d.scope, r.number, f.revision, r.definition_key, r.status, r.version,
            r.stop_reason, r.params_json, r.max_parallel, r.fates, r.first_execution, r.first_position,
            r.resumed_from, r.created_by, r.created_at, r.started_at, r.completed_at, r.tasks_total, r.tasks_left,
            r.completed, r.failed, r.debts, r.cancelled, r.skipped
     FROM dag_runs r JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)";
 
-const TASK_SQL: &str = "
+pub(super) const TASK_SQL: &str = "
     SELECT execution_id, task_id, status, version, attempt, claimed_at, started_at, completed_at, not_before,
            exit_code, cause, output, error, outputs_json, log_bytes, log_cut_bytes, asked_at
     FROM task_executions";
@@ -249,29 +260,6 @@ impl Reader {
                     tasks: row.get(4)?,
                     created_by: row.get(5)?,
                     created_at: Timestamp(row.get(6)?),
-                    expires_at: row.get::<_, Option<i64>>(7)?.map(Timestamp),
-                })
-            },
-        )
-    }
-
-    /// Every revision that waits for a decision, the longest waiting first.
-    pub fn pending(&self) -> Answer<Vec<PendingLine>> {
-        self.collect(
-            "SELECT d.dag_id, d.scope, f.revision, f.content_hash, f.tasks_count, f.created_by, f.created_at,
-                    f.expires_at
-             FROM dag_definitions f INDEXED BY definitions_pending JOIN dags d USING (dag_key)
-             WHERE f.status = 'pending' ORDER BY f.created_at",
-            [],
-            |row| {
-                Ok(PendingLine {
-                    dag_id: parsed(row, 0, |t| t.parse().ok())?,
-                    scope: parsed(row, 1, |t| t.parse().ok())?,
-                    revision: Revision(row.get(2)?),
-                    content_hash: row.get(3)?,
-                    tasks: row.get(4)?,
-                    published_by: row.get(5)?,
-                    published_at: Timestamp(row.get(6)?),
                     expires_at: row.get::<_, Option<i64>>(7)?.map(Timestamp),
                 })
             },
@@ -381,7 +369,7 @@ impl Reader {
         Ok((events, Position(read_to)))
     }
 
-    fn collect<T>(
+    pub(super) fn collect<T>(
         &self,
         sql: &str,
         params: impl rusqlite::Params,
@@ -390,7 +378,7 @@ impl Reader {
         Ok(self.conn.prepare_cached(sql)?.query_map(params, read)?.collect::<Result<_, _>>()?)
     }
 
-    fn one<T>(
+    pub(super) fn one<T>(
         &self,
         sql: &str,
         params: impl rusqlite::Params,
@@ -400,7 +388,7 @@ impl Reader {
     }
 }
 
-fn dag_line(row: &Row<'_>) -> rusqlite::Result<DagLine> {
+pub(super) fn dag_line(row: &Row<'_>) -> rusqlite::Result<DagLine> {
     Ok(DagLine {
         key: row.get(0)?,
         dag_id: parsed(row, 1, |t| t.parse().ok())?,
@@ -411,10 +399,11 @@ fn dag_line(row: &Row<'_>) -> rusqlite::Result<DagLine> {
         runs: row.get(6)?,
         updated_at: Timestamp(row.get(7)?),
         latest_run: row.get(8)?,
+        published_by: row.get(9)?,
     })
 }
 
-fn run_line(row: &Row<'_>) -> rusqlite::Result<RunLine> {
+pub(super) fn run_line(row: &Row<'_>) -> rusqlite::Result<RunLine> {
     let time = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(Timestamp));
     Ok(RunLine {
         key: RunKey(row.get(0)?),
@@ -447,7 +436,7 @@ fn run_line(row: &Row<'_>) -> rusqlite::Result<RunLine> {
     })
 }
 
-fn task_line(row: &Row<'_>, first: ExecutionId) -> rusqlite::Result<TaskLine> {
+pub(super) fn task_line(row: &Row<'_>, first: ExecutionId) -> rusqlite::Result<TaskLine> {
     let time = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(Timestamp));
     let execution: i64 = row.get(0)?;
     Ok(TaskLine {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cis_core::dag::params::filled;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{Epoch, ExecutionId, Fence, RunId, RunKey};
 use cis_core::policy::{self, Tally};
@@ -9,7 +10,7 @@ use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use cis_core::task::TaskStatus;
 use rusqlite::{OptionalExtension, params};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::tx::{Tx, parsed};
 use super::{claim, leases, steps};
@@ -80,7 +81,8 @@ pub(super) fn start(tx: &mut Tx<'_>, request: &StartRun) -> Answer<RunRef> {
     let definition = tx.definition(request.definition)?;
     let dag_key = confirmed_dag(tx, request.definition)?;
     check_fit(tx, request, &definition)?;
-    let key = insert(tx, request, &definition, dag_key)?;
+    let params = filled(&definition.dag, &request.params)?;
+    let key = insert(tx, request, &definition, dag_key, &params)?;
     if request.by_confirmation {
         tx.conn
             .prepare_cached("UPDATE dag_confirmations SET run_key = ?2 WHERE definition_key = ?1")?
@@ -158,7 +160,13 @@ fn check_fit(tx: &Tx<'_>, request: &StartRun, definition: &Definition) -> Answer
     Ok(())
 }
 
-fn insert(tx: &mut Tx<'_>, request: &StartRun, definition: &Definition, dag_key: i64) -> Answer<RunKey> {
+fn insert(
+    tx: &mut Tx<'_>,
+    request: &StartRun,
+    definition: &Definition,
+    dag_key: i64,
+    params: &Value,
+) -> Answer<RunKey> {
     let total = definition.dag.tasks.len();
     let first: i64 = tx
         .conn
@@ -189,7 +197,7 @@ fn insert(tx: &mut Tx<'_>, request: &StartRun, definition: &Definition, dag_key:
             dag_key,
             request.definition,
             number,
-            request.params.to_string(),
+            params.to_string(),
             definition.dag.priority,
             request.max_parallel.or(definition.dag.max_parallel),
             request.attached,

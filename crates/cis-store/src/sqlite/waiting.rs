@@ -16,6 +16,8 @@ use crate::port::Answer;
 /// A task that waits for a decision.
 #[derive(Debug, Clone, Serialize)]
 pub struct WaitingLine {
+    #[serde(skip)]
+    pub execution: ExecutionId,
     pub dag_id: DagId,
     pub scope: Scope,
     pub run_id: RunId,
@@ -49,17 +51,23 @@ struct Place {
 }
 
 impl Reader {
-    /// Tasks that wait for a person, those first who have waited longest: at most `limit` of those in scopes that
-    /// `sees` lets through.
-    pub fn waiting(&self, sees: impl Fn(&Scope) -> bool, limit: usize) -> Answer<Vec<WaitingLine>> {
+    /// Tasks after `after` that wait for a person, in the order they were made: at most `limit` of those in scopes
+    /// that `sees` lets through.
+    pub fn waiting(
+        &self,
+        sees: impl Fn(&Scope) -> bool,
+        after: ExecutionId,
+        limit: usize,
+    ) -> Answer<Vec<WaitingLine>> {
         let mut statement = self.conn.prepare_cached(
             "SELECT d.dag_id, d.scope, r.run_id, r.number, t.task_id, f.created_by, t.asked_at, t.answer_deadline,
-                    r.definition_key, t.execution_id - r.first_execution
+                    r.definition_key, t.execution_id - r.first_execution, t.execution_id
              FROM task_executions t INDEXED BY tasks_waiting JOIN dag_runs r USING (run_key)
              JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)
-             WHERE t.status = 'waiting' AND r.status IN ('queued', 'running') ORDER BY t.asked_at, t.execution_id",
+             WHERE t.status = 'waiting' AND r.status IN ('queued', 'running') AND t.execution_id > ?1
+             ORDER BY t.execution_id",
         )?;
-        let mut rows = statement.query([])?;
+        let mut rows = statement.query([after.0])?;
         // Many tasks that wait are often of one DAG.
         let mut definitions: BTreeMap<i64, Dag> = BTreeMap::new();
         let mut found = Vec::new();
@@ -96,6 +104,7 @@ fn waiting_line(row: &Row<'_>) -> rusqlite::Result<(WaitingLine, Place)> {
     let dag_id: DagId = parsed(row, 0, |t| t.parse().ok())?;
     let task_id: TaskId = parsed(row, 4, |t| t.parse().ok())?;
     let line = WaitingLine {
+        execution: ExecutionId(row.get(10)?),
         scope: parsed(row, 1, |t| t.parse().ok())?,
         run_id: parsed(row, 2, |t| t.parse().ok())?,
         run: format!("{dag_id}#{}", row.get::<_, i64>(3)?),

@@ -11,8 +11,8 @@ use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{
-    Advance, Advanced, Answer, Claim, Claimed, Ending, Opening, Published, Report, RunRef, Settle, Settled,
-    StartRun, Store, StoreError, Swept, Worked,
+    Advance, Advanced, Answer, Claim, Claimed, Ending, Once, Opening, Published, Report, RunRef, Settle,
+    Settled, StartRun, StopRun, Store, StoreError, Swept, Worked,
 };
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -126,7 +126,7 @@ impl<H: Home> World<H> {
     }
 
     pub(crate) fn start(&self, request: &StartRun) -> Answer<RunRef> {
-        self.ask(|store| store.start_run(request.clone()))
+        self.ask(|store| store.start_run(request.clone()))?.plain()
     }
 
     /// Publishes, confirms and starts.
@@ -182,7 +182,8 @@ impl<H: Home> World<H> {
     }
 
     pub(crate) fn stop(&self, run: RunKey, reason: StopReason) -> RunStatus {
-        self.ask(|store| store.stop_run(run, reason, self.now)).expect("stopped")
+        let request = StopRun { key: None, run, reason, now: self.now };
+        self.ask(|store| store.stop_run(request)).and_then(Once::plain).expect("stopped")
     }
 
     pub(crate) fn work(&self) -> Worked {

@@ -124,6 +124,7 @@ suite! { sqlite, crate::SqliteHome:
         a_second_revision_is_decided_by_its_content,
         a_key_is_answered_the_same,
         a_refusal_is_kept_and_what_it_did_is_not,
+        a_run_is_started_and_stopped_once,
         an_answer_is_kept_for_a_day,
     }
     runs {

@@ -2,7 +2,10 @@
 
 use cis_core::error::ErrorCode;
 use cis_core::id::Scope;
-use cis_store::port::{Answer, Decide, Decided, IdempotencyKey, Once, Publish, RevisionStatus, Store};
+use cis_core::run::{RunStatus, StopReason};
+use cis_store::port::{
+    Answer, Decide, Decided, IdempotencyKey, Once, Publish, RevisionStatus, StartRun, StopRun, Store,
+};
 
 use crate::fixture::{Home, World, code};
 use crate::support::{self, dag, run_id, task};
@@ -86,6 +89,32 @@ pub(crate) fn a_refusal_is_kept_and_what_it_did_is_not<H: Home>(w: &mut World<H>
     assert_eq!(again, Once { answer: missing.answer, replayed: true });
     // The run it would have had is not there.
     assert!(ask(w, decide(w, "d", "bea", 1)).unwrap().changed);
+}
+
+pub(crate) fn a_run_is_started_and_stopped_once<H: Home>(w: &mut World<H>) {
+    let definition = w.confirmed(&dag("d", vec![task("a", &[])]));
+    let mut start = || StartRun { key: key("k", "r"), ..w.request(definition) };
+    let (one, two) = (start(), start());
+    let first = w.ask(|store| store.start_run(one)).unwrap();
+    // Another run id, but the same request.
+    let again = w.ask(|store| store.start_run(two)).unwrap();
+    assert_eq!(again, Once { answer: first.answer.clone(), replayed: true });
+    let run = first.answer.unwrap();
+    let stop = |name, request| {
+        let request =
+            StopRun { key: key(name, request), run: run.key, reason: StopReason::Cancel, now: w.now };
+        w.ask(|store| store.stop_run(request))
+    };
+    assert_eq!(code(stop("k", "s")), ErrorCode::DuplicateIdempotencyKey);
+    let stopped = stop("s", "s").unwrap();
+    assert_eq!(stopped, Once { answer: Ok(RunStatus::Cancelled), replayed: false });
+    assert!(stop("s", "s").unwrap().replayed);
+    // What was refused stays refused.
+    let wrong = StartRun { key: key("w", "r"), max_parallel: Some(0), ..w.request(definition) };
+    let refused = w.ask(|store| store.start_run(wrong)).unwrap();
+    assert_eq!(refused.answer.as_ref().unwrap_err().code, ErrorCode::ValidationFailed);
+    let right = StartRun { key: key("w", "r"), ..w.request(definition) };
+    assert_eq!(w.ask(|store| store.start_run(right)).unwrap(), Once { replayed: true, ..refused });
 }
 
 pub(crate) fn an_answer_is_kept_for_a_day<H: Home>(w: &mut World<H>) {

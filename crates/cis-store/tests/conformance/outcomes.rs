@@ -1,6 +1,6 @@
 //! How an end spreads: `run_if`, `when`, policies.
 
-use cis_core::dag::{Policy, RunIf};
+use cis_core::dag::{Dag, Policy, RunIf};
 use cis_core::retry::Failure;
 use cis_core::task::TaskStatus;
 use cis_store::port::{Ending, StartRun};
@@ -84,8 +84,11 @@ pub(crate) fn when_decides<H: Home>(w: &mut World<H>) {
         ("params.nope.at.all", "failed: skipped skipped"),
     ] {
         let first = with(task("a", &[]), |more| more.when = Some(when.to_owned()));
-        let definition = w.confirmed(&dag(&format!("d{}", when.len()), vec![first, task("b", &[0])]));
-        let request = StartRun { params: json!({"go": true}), ..w.request(definition) };
+        let declares = [("go".to_owned(), json!(false))].into();
+        let dag = dag(&format!("d{}", when.len()), vec![first, task("b", &[0])]);
+        let definition = w.confirmed(&Dag { params: declares, ..dag });
+        let params = [("go".to_owned(), json!(true))].into_iter().collect();
+        let request = StartRun { params, ..w.request(definition) };
         let run = w.start(&request).unwrap().key;
         w.play(|_| Ending::Succeeded);
         assert_eq!(w.story(run), story, "{when}");

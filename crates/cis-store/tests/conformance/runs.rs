@@ -56,6 +56,7 @@ pub(crate) fn requests_that_do_not_fit_are_refused<H: Home>(w: &mut World<H>) {
         StartRun { fates: Some(vec![Fate::Run]), ..request.clone() },
         StartRun { fates: Some(vec![Fate::Run; 3]), ..request.clone() },
         StartRun { max_parallel: Some(0), ..request.clone() },
+        StartRun { params: [("x".to_owned(), 1.into())].into_iter().collect(), ..request.clone() },
         // Nothing to carry from, a run that is not there, a run of something else.
         StartRun { fates: carry.clone(), ..request.clone() },
         StartRun { fates: carry.clone(), resumed_from: Some(RunKey(77)), ..request.clone() },

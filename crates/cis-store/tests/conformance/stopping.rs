@@ -5,7 +5,7 @@ use cis_core::id::RunKey;
 use cis_core::retry::Failure;
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::task::TaskStatus;
-use cis_store::port::{Ending, Recorded, Store};
+use cis_store::port::{Ending, Recorded, StopRun, Store};
 
 use crate::fixture::{Home, World, code};
 use crate::support::{dag, failed, retry, task, with};
@@ -105,8 +105,6 @@ pub(crate) fn stopping_again_changes_nothing<H: Home>(w: &mut World<H>) {
 }
 
 pub(crate) fn a_run_that_is_not_there<H: Home>(w: &mut World<H>) {
-    assert_eq!(
-        code(w.ask(|store| store.stop_run(RunKey(77), StopReason::Cancel, w.now))),
-        ErrorCode::NotFound
-    );
+    let request = StopRun { key: None, run: RunKey(77), reason: StopReason::Cancel, now: w.now };
+    assert_eq!(code(w.ask(|store| store.stop_run(request))), ErrorCode::NotFound);
 }

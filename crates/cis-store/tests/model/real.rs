@@ -9,7 +9,7 @@ use cis_core::run::RunStatus;
 use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{
-    Advance, Claim, Publish, Report, RevisionStatus, RunRef, Settle, StartRun, Store, StoreError,
+    Advance, Claim, Publish, Report, RevisionStatus, RunRef, Settle, StartRun, StopRun, Store, StoreError,
 };
 use cis_store::sqlite::{Chunks, Durability, Reader, SqliteStore, check};
 use rusqlite::{Connection, OpenFlags, Row};
@@ -111,7 +111,9 @@ impl Real {
                 })
             }
             Command::Stop { run, reason } => {
-                self.ask(|store| store.stop_run(self.runs[*run], *reason, now)).map(Answer::Stopped)
+                let request = StopRun { key: None, run: self.runs[*run], reason: *reason, now };
+                self.ask(|store| store.stop_run(request))
+                    .map(|once| Answer::Stopped(once.answer.expect("no key, no kept refusal")))
             }
             Command::Work => self.work(now),
             Command::Pass(_) => Ok(Answer::Nothing),
@@ -146,7 +148,7 @@ impl Real {
             resumed_from: start.resumes.map(|run| self.runs[run]),
             ..support::start(self.definitions[start.revision], support::run_id(number as u64 + 1), now)
         };
-        let run = self.ask(|store| store.start_run(request))?;
+        let run = self.ask(|store| store.start_run(request))?.answer.expect("no key, no kept refusal");
         if !self.runs.contains(&run.key) {
             self.runs.push(run.key);
             let first = "SELECT first_execution FROM dag_runs WHERE run_key = ?1";

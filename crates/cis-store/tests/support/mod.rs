@@ -10,7 +10,7 @@ use cis_core::id::{DagId, ExecutionId, RunId, Scope, TaskIx};
 use cis_core::retry::{Backoff, Failure, Retry};
 use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_store::port::{Approve, Boot, Claimed, Ending, Publish, Report, StartRun};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tempfile::TempDir;
 
 /// A directory that goes away with the test; in memory where the system has such a place.
@@ -120,9 +120,10 @@ pub(crate) fn publish(dag: &Dag, now: Timestamp) -> Publish {
 /// Asks for a run of `definition`.
 pub(crate) fn start(definition: i64, run: RunId, now: Timestamp) -> StartRun {
     StartRun {
+        key: None,
         run_id: run,
         definition,
-        params: json!({}),
+        params: Map::new(),
         max_parallel: None,
         attached: false,
         fates: None,

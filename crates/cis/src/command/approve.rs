@@ -7,6 +7,7 @@ use cis_core::id::ExecutionId;
 use cis_core::source::{Clock, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_engine::command::Command;
+use cis_engine::select;
 use cis_engine::session::Session;
 use cis_engine::system::{System, user};
 use cis_store::port::{Approve, Approved, RevisionStatus};
@@ -14,7 +15,7 @@ use cis_store::sqlite::reader::{PendingLine, RunLine};
 use cis_store::sqlite::{Reader, WaitingLine};
 use serde_json::{Map, Value, json};
 
-use super::{Failure, Outcome, Setup, definition, find, list, publish};
+use super::{Failure, Outcome, Setup, find, list, publish};
 use crate::cli::{ApproveArgs, DecisionArgs};
 use crate::term::table::Cell;
 use crate::term::{Table, time};
@@ -36,10 +37,10 @@ struct Waiting {
 pub(super) fn pending(setup: &Setup) -> Outcome {
     let mut waiting = Vec::new();
     if let Some(reader) = setup.reader()? {
-        for dag in reader.pending()? {
+        for dag in reader.pending(None, None, u32::MAX)? {
             waiting.push(Waiting::dag(&dag, &scope_flag(&reader, dag.dag_id.as_str(), dag.scope.as_str())?));
         }
-        for task in reader.waiting(|_| true, TASKS_SHOWN)? {
+        for task in reader.waiting(|_| true, ExecutionId(0), TASKS_SHOWN)? {
             let scope = scope_flag(&reader, task.dag_id.as_str(), task.scope.as_str())?;
             waiting.push(Waiting::task(&task, &scope));
         }
@@ -169,7 +170,7 @@ fn decide(
     };
     let (reader, run) = find::find_run(setup, &args.id, scope)?;
     let dag = reader.definition(run.definition)?;
-    let ix = definition::tasks(&dag, &[task])?[0];
+    let ix = select::named(&dag, &[task])?[0];
     let request = Approve {
         key: None,
         execution: ExecutionId(run.first_execution.0 + i64::from(ix.0)),

@@ -1,6 +1,6 @@
 //! `cis dag cancel`.
 
-use cis_engine::command::Command;
+use cis_engine::command::{Command, Reply};
 use cis_engine::session::Session;
 use serde_json::json;
 
@@ -10,9 +10,10 @@ use super::{Outcome, Setup, find};
 pub(super) fn cancel(setup: &Setup, id: &str, scope: Option<&str>, kill: bool) -> Outcome {
     let (_, run) = find::find_run(setup, id, scope)?;
     let mut session = Session::open(setup.options()?)?;
-    let stopping = session.ask(Command::Stop { run: run.key, kill }).and_then(|reply| reply.stopping());
+    let stopping = session.ask(Command::Stop { key: None, run: run.key, kill });
+    let stopping = stopping.and_then(Reply::stopping);
     session.close()?;
-    let status = stopping?;
+    let status = stopping?.answer?;
     let was_over = run.status.is_terminal();
     if setup.json {
         let told = json!({"success": true, "run": run.label(), "run_id": run.run_id, "status": status,

@@ -9,7 +9,6 @@ use cis_core::dag::parse::{Defaults, Format, parse};
 use cis_core::dag::plan::Plan;
 use cis_core::dag::{Dag, Problem, canonical};
 use cis_core::error::ErrorCode;
-use cis_core::id::TaskIx;
 use cis_engine::skill::{self, SkillPath};
 
 use super::{Failure, Setup};
@@ -100,34 +99,4 @@ pub(super) fn warn(setup: &Setup, loaded: &Loaded) {
         let tasks = text::count(tasks, "task");
         crate::term::report::warn(&format!("{tasks} name another `target_node`, but this run happens here"));
     }
-}
-
-/// The places of the tasks called `names`.
-pub(super) fn tasks(dag: &Dag, names: &[String]) -> Result<Vec<TaskIx>, Failure> {
-    names
-        .iter()
-        .map(|name| {
-            let found = dag.tasks.iter().position(|task| task.id.as_str() == name);
-            let ix = found.and_then(|index| u32::try_from(index).ok()).map(TaskIx);
-            ix.ok_or_else(|| {
-                let ids = dag.tasks.iter().map(|task| task.id.as_str());
-                let failure =
-                    Failure::new(ErrorCode::NotFound, format!("`{}` has no task `{name}`", dag.dag_id));
-                match nearest(name, ids) {
-                    Some(near) => failure.hint(format!("did you mean `{near}`?")),
-                    None => failure,
-                }
-            })
-        })
-        .collect()
-}
-
-/// The candidate most like `word`, if any is.
-pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    candidates
-        .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
-        .filter(|(likeness, _)| *likeness > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, candidate)| candidate)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cis_core::dag::{Dag, Kind, Task};
 use cis_core::template::is_template;
+use cis_engine::select;
 use cis_engine::skill::SkillPath;
 use serde_json::{Value, json};
 
@@ -37,7 +38,7 @@ pub(super) fn explain(
         let key = latest.map_or(0, |revision| revision.key);
         (Arc::new(found.reader.definition(key)?), setup.skill_dirs(skill_dirs, &here))
     };
-    let ix = definition::tasks(&dag, &[task.to_owned()])?[0];
+    let ix = select::named(&dag, &[task.to_owned()])?[0];
     let task = &dag.tasks[ix.index()];
     let mut facts = what_it_runs(task, &SkillPath::new(dirs));
     facts.extend(how_it_runs(setup, &dag, task, &here));

@@ -2,11 +2,11 @@
 
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunId;
+use cis_engine::select::nearest;
 use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::{DagLine, RunLine};
 use serde_json::json;
 
-use super::definition::nearest;
 use super::{Failure, Setup};
 use crate::project;
 

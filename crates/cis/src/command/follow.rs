@@ -94,7 +94,7 @@ pub(super) fn follow(
                 } else {
                     "killing"
                 })?;
-                session.ask(Command::Stop { run: run.key, kill: interrupts > 1 })?.stopping()?;
+                session.ask(Command::Stop { key: None, run: run.key, kill: interrupts > 1 })?.stopping()?;
             }
             Err(RecvTimeoutError::Disconnected) => break,
         }

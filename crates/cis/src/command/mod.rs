@@ -30,6 +30,7 @@ mod skill;
 mod status;
 mod token;
 mod watch;
+mod why;
 mod work;
 
 use std::path::PathBuf;
@@ -134,6 +135,9 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Logs(args) | Command::Dag(DagCommand::Logs(args)) => {
             logs::logs(&Setup::new(&global, Flags::default())?, &args)
         }
+        Command::Why(args) | Command::Dag(DagCommand::Why(args)) => {
+            why::why(&Setup::new(&global, Flags::default())?, &args)
+        }
         Command::Dag(command) => dag(&Setup::new(&global, Flags::default())?, command),
     }
 }
@@ -163,7 +167,7 @@ fn dag(setup: &Setup, command: DagCommand) -> Outcome {
         DagCommand::Explain { target, task, scope, skills } => {
             explain::explain(setup, &target, &task, scope.scope.as_deref(), &skills.dirs)
         }
-        DagCommand::Run(_) | DagCommand::Status(_) | DagCommand::Logs(_) => {
+        DagCommand::Run(_) | DagCommand::Status(_) | DagCommand::Logs(_) | DagCommand::Why(_) => {
             Err(Refusal::new(ErrorCode::Internal, "dispatched elsewhere").into())
         }
     }

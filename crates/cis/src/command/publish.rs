@@ -90,8 +90,7 @@ pub(super) fn settle(setup: &Setup, id: &str, scope: Option<&str>, decision: Dec
     let plan = Plan::new(&dag);
     let here = std::env::current_dir().unwrap_or_default();
     let skill_dirs = setup.skill_dirs(&decision.skill_dirs, &here);
-    let params = run::params(&dag, &[])?;
     let ready = Ready { definition: revision.key, dag, plan, skill_dirs };
-    let wish = Wish { params, detach: true, by_confirmation: true, ..Wish::default() };
+    let wish = Wish { detach: true, by_confirmation: true, ..Wish::default() };
     run::launch(setup, session, ready, wish)
 }

@@ -4,28 +4,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cis_core::dag::Dag;
+use cis_core::dag::params::filled;
 use cis_core::dag::plan::Plan;
-use cis_core::error::ErrorCode;
 use cis_core::id::RunKey;
-use cis_core::source::new_run_id;
+use cis_core::source::{Clock, new_run_id};
 use cis_core::task::TaskStatus;
-use cis_engine::command::{Command, SharedDag, Start};
+use cis_engine::command::{Command, SharedDag};
 use cis_engine::context::Context;
-use cis_engine::select;
 use cis_engine::session::Session;
 use cis_engine::system::{System, user};
-use cis_store::port::{Fate, RevisionStatus, RunRef};
+use cis_engine::{again, select};
+use cis_store::port::{Fate, RevisionStatus, RunRef, StartRun};
 use cis_store::sqlite::Reader;
 use serde_json::{Map, Value, json};
 
-use super::definition::{self, Loaded, nearest};
+use super::definition::{self, Loaded};
 use super::follow::{self, Interrupts};
 use super::{Failure, Outcome, Setup, find};
 use crate::cli::RunArgs;
 use crate::term::text;
-
-/// Beyond this, integers share their floating-point values: 2^53.
-const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// A confirmed definition, ready to run.
 #[derive(Debug)]
@@ -39,7 +36,7 @@ pub(super) struct Ready {
 /// How a run is started, beyond what it runs.
 #[derive(Debug, Default)]
 pub(super) struct Wish {
-    pub(super) params: Value,
+    pub(super) params: Map<String, Value>,
     pub(super) max_parallel: Option<u32>,
     pub(super) detach: bool,
     pub(super) fates: Option<Vec<Fate>>,
@@ -83,10 +80,7 @@ fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
 fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
     let found = find::find(setup, &args.target, args.scope.scope.as_deref())?;
     let revisions = found.reader.revisions(found.dag.key)?;
-    let Some(revision) = revisions.iter().find(|revision| revision.status == RevisionStatus::Confirmed)
-    else {
-        return Err(unconfirmed(&args.target, &found.dag.status));
-    };
+    let revision = again::confirmed(&found.dag, &revisions, None)?;
     if revisions.first().is_some_and(|latest| latest.status == RevisionStatus::Pending) {
         crate::term::report::warn(&format!(
             "a newer revision of `{}` waits for confirmation; revision {} runs",
@@ -119,16 +113,6 @@ fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
         ..Wish::default()
     };
     launch(setup, session, ready, wish)
-}
-
-fn unconfirmed(target: &str, status: &str) -> Failure {
-    if status == "pending" {
-        let message = format!("`{target}` is pending: nobody has confirmed it");
-        let hint = format!("`cis dag confirm {target}` confirms and starts it");
-        return Failure::new(ErrorCode::AwaitingConfirmation, message).hint(hint);
-    }
-    Failure::new(ErrorCode::InvalidTransition, format!("`{target}` is {status}"))
-        .hint("`cis dag publish FILE` asks for it again")
 }
 
 /// Says so where the caller's wish for durability goes to a coordinator that has another.
@@ -168,7 +152,8 @@ fn confirm_own(session: &mut Session, loaded: Loaded) -> Result<Ready, Failure> 
 /// Starts the run and follows it to its end, unless it is detached.
 pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wish) -> Outcome {
     let cwd = std::env::current_dir().map_err(|e| Failure::usage(format!("no current directory: {e}")))?;
-    let start = Start {
+    let request = StartRun {
+        key: None,
         run_id: new_run_id(&System, &System),
         definition: ready.definition,
         params: wish.params,
@@ -178,11 +163,11 @@ pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wi
         resumed_from: wish.resumed_from,
         by_confirmation: wish.by_confirmation,
         by: user(),
-        context: Context::of_caller(cwd, ready.skill_dirs),
+        now: System.now(),
     };
     // Caught before the run exists: from then on a Ctrl-C means the run.
     let interrupts = (!wish.detach).then(Interrupts::catch).transpose()?;
-    let run = session.start(start)?;
+    let run = session.start(request, Context::of_caller(cwd, ready.skill_dirs))?;
     let Some(interrupts) = interrupts else {
         let closed = session.close();
         tell_detached(setup, &run, ready.dag.tasks.len());
@@ -209,46 +194,29 @@ fn tell_detached(setup: &Setup, run: &RunRef, tasks: usize) {
     }
 }
 
-/// Defaults of the definition, overridden by what the caller gave.
-pub(super) fn params(dag: &Dag, given: &[String]) -> Result<Value, Failure> {
-    let mut params: Map<String, Value> = dag.params.clone().into_iter().collect();
+/// What the caller gave, checked against what the definition declares.
+fn params(dag: &Dag, given: &[String]) -> Result<Map<String, Value>, Failure> {
+    let mut params = Map::new();
     for text in given {
         let Some((key, value)) = text.split_once('=') else {
             return Err(Failure::usage(format!("`--param {text}`: expected `KEY=VALUE`")));
         };
-        let Some(default) = dag.params.get(key) else {
-            let failure = Failure::new(
-                ErrorCode::ValidationFailed,
-                format!("`{}` has no parameter `{key}`", dag.dag_id),
-            );
-            let known = dag.params.keys().map(String::as_str);
-            return Err(match nearest(key, known) {
-                Some(near) => failure.hint(format!("did you mean `{near}`?")),
-                None => failure.hint("a DAG declares its parameters under `params`, with their defaults"),
-            });
-        };
-        params.insert(key.to_owned(), typed(key, value, default)?);
+        params.insert(key.to_owned(), typed(key, value, dag.params.get(key))?);
     }
-    Ok(Value::Object(params))
+    filled(dag, &params)?;
+    Ok(params)
 }
 
-/// A string where the default is one; JSON otherwise, with integers that stay exact.
-fn typed(key: &str, text: &str, default: &Value) -> Result<Value, Failure> {
-    if default.is_string() {
+/// A string where the default is one, or where there is none; JSON otherwise.
+fn typed(key: &str, text: &str, default: Option<&Value>) -> Result<Value, Failure> {
+    let Some(default) = default.filter(|default| !default.is_string()) else {
         return Ok(Value::String(text.to_owned()));
-    }
-    let value: Value = serde_json::from_str(text).map_err(|_| {
+    };
+    serde_json::from_str(text).map_err(|_| {
         Failure::usage(format!(
             "`--param {key}={text}`: its default is `{default}`, so expected JSON like it"
         ))
-    })?;
-    let exact = value.as_f64().is_none_or(|number| number.abs() <= EXACT_MAX);
-    if !exact {
-        return Err(Failure::usage(format!(
-            "`--param {key}={text}`: beyond 2^53, where numbers stop being exact"
-        )));
-    }
-    Ok(value)
+    })
 }
 
 /// The latest run of this very revision and how its tasks stand, to carry over from.
@@ -274,9 +242,9 @@ fn selection(
     before: Option<&[TaskStatus]>,
 ) -> Result<Option<Vec<Fate>>, Failure> {
     Ok(if !args.only.is_empty() {
-        Some(select::only(plan, &definition::tasks(dag, &args.only)?, before))
+        Some(select::only(plan, &select::named(dag, &args.only)?, before))
     } else if !args.from.is_empty() {
-        Some(select::from(plan, &definition::tasks(dag, &args.from)?, before))
+        Some(select::from(plan, &select::named(dag, &args.from)?, before))
     } else {
         None
     })

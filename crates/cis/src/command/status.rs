@@ -48,7 +48,7 @@ pub(super) fn status(setup: &Setup, args: &StatusArgs) -> Outcome {
 
 /// A run that is not over needs a coordinator. If the last one was killed, a new one takes the run up, so that
 /// nothing stays "running" because nobody is there.
-fn take_up(setup: &Setup) -> Result<(), Failure> {
+pub(super) fn take_up(setup: &Setup) -> Result<(), Failure> {
     // Whoever only has a token leaves that to the owner.
     if setup.only_owner().is_err() {
         return Ok(());

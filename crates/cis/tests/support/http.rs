@@ -150,6 +150,20 @@ impl Client {
         }
     }
 
+    /// Reads lines of JSON until the node ends the stream, or `enough` says so of one.
+    pub fn lines(&self, path: &str, mut enough: impl FnMut(Value) -> bool) {
+        let bearer = format!("Bearer {}", self.token);
+        let mut stream = self.send("GET", path, &self.address, &[("Authorization", bearer.as_str())], "");
+        assert_eq!(head(&mut stream).0, 200, "{path}");
+        // Between them stand the lengths of chunks.
+        let lines = stream.lines().map(Result::unwrap).filter(|line| line.starts_with('{'));
+        for line in lines {
+            if enough(serde_json::from_str(&line).unwrap()) {
+                return;
+            }
+        }
+    }
+
     /// Asks for events and never reads them.
     pub fn deaf(&self) -> BufReader<TcpStream> {
         let bearer = format!("Bearer {}", self.token);

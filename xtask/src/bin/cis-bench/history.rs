@@ -13,7 +13,7 @@ use cis_core::source::{BootTime, Clock, Random, Timestamp, new_run_id};
 use cis_store::Store;
 use cis_store::port::{Advance, Advanced, Boot, Claim, Claimed, Ending, Publish, Report, Settle, StartRun};
 use cis_store::sqlite::{Durability, SqliteStore};
-use serde_json::json;
+use serde_json::Map;
 use xtask::{clock, repo};
 
 use crate::bed::Bed;
@@ -83,9 +83,10 @@ impl Driver {
         let definition = self.store.publish(publish).await?.plain()?.definition;
         self.store.settle(Settle { definition, content_hash, confirm: true, by: by.clone(), now }).await?;
         let run = StartRun {
+            key: None,
             run_id: new_run_id(&self.source, &self.source),
             definition,
-            params: json!({}),
+            params: Map::new(),
             max_parallel: None,
             attached: false,
             fates: None,

@@ -23,7 +23,7 @@ mod template;
 mod toml;
 mod tree;
 mod walk;
-mod words;
+pub(crate) mod words;
 mod yaml;
 
 pub use file::TASKS_MAX;

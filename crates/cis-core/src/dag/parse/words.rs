@@ -321,7 +321,7 @@ impl Words {
 }
 
 /// The choice closest to `word`, if it is close enough to be meant.
-pub(super) fn nearest<'w>(word: &str, choices: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+pub(crate) fn nearest<'w>(word: &str, choices: impl Iterator<Item = &'w str>) -> Option<&'w str> {
     let lower = word.to_ascii_lowercase();
     let limit = (word.chars().count() / 3).clamp(1, 3);
     choices

@@ -1,0 +1,95 @@
+//! The parameters a run is given: the definition's defaults, overridden by what its caller says.
+
+use serde_json::{Map, Value, json};
+
+use super::model::Dag;
+use super::parse::words::nearest;
+use crate::error::{ErrorCode, Refusal};
+
+/// Beyond this, integers share their floating-point values: 2^53.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// What is wrong with one parameter.
+struct Wrong<'p> {
+    name: &'p str,
+    problem: String,
+    hint: String,
+}
+
+/// Every parameter with its value; all that does not fit is told at once.
+pub fn filled(dag: &Dag, given: &Map<String, Value>) -> Result<Value, Refusal> {
+    let wrong: Vec<Wrong<'_>> = given.iter().filter_map(|(name, value)| wrong(dag, name, value)).collect();
+    if !wrong.is_empty() {
+        return Err(refusal(&wrong));
+    }
+    let mut params: Map<String, Value> = dag.params.clone().into_iter().collect();
+    params.extend(given.clone());
+    Ok(Value::Object(params))
+}
+
+fn wrong<'p>(dag: &Dag, name: &'p str, value: &Value) -> Option<Wrong<'p>> {
+    let wrong = |problem, hint| Some(Wrong { name, problem, hint });
+    let Some(default) = dag.params.get(name) else {
+        let hint = match nearest(name, dag.params.keys().map(String::as_str)) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "a DAG declares its parameters under `params`, with their defaults".to_owned(),
+        };
+        return wrong(format!("`{}` has no parameter `{name}`", dag.dag_id), hint);
+    };
+    if default.is_string() && !value.is_string() {
+        return wrong(format!("`{name}` is a string"), format!("its default is `{default}`"));
+    }
+    if !is_exact(value) {
+        let problem = format!("`{name}` is beyond 2^53, where numbers stop being exact");
+        return wrong(problem, "write it as a string".to_owned());
+    }
+    None
+}
+
+fn is_exact(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.as_f64().is_some_and(|number| number.abs() <= EXACT_MAX),
+        Value::Array(values) => values.iter().all(is_exact),
+        Value::Object(values) => values.values().all(is_exact),
+        _ => true,
+    }
+}
+
+fn refusal(wrong: &[Wrong<'_>]) -> Refusal {
+    let tell = |Wrong { name, problem, hint }: &Wrong<'_>| json!({"path": format!("params.{name}"), "problem": problem, "hint": hint});
+    let details = wrong.iter().map(tell).collect();
+    let refusal = match wrong {
+        [only] => Refusal::new(ErrorCode::ValidationFailed, only.problem.clone()).hint(only.hint.clone()),
+        all => Refusal::new(ErrorCode::ValidationFailed, format!("{} parameters do not fit", all.len())),
+    };
+    refusal.details(details)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dag::{Defaults, Format, parse};
+
+    fn given(value: Value) -> Result<Value, Refusal> {
+        let text = r#"{"dag_id": "d", "params": {"day": "today", "count": 3}, "tasks": [{"id": "a", "command": "true"}]}"#;
+        let dag = parse(text.as_bytes(), Format::Json, &Defaults::default()).unwrap().dag;
+        filled(&dag, value.as_object().unwrap())
+    }
+
+    #[test]
+    fn what_is_given_stands_before_the_default() {
+        assert_eq!(given(json!({})).unwrap(), json!({"day": "today", "count": 3}));
+        assert_eq!(given(json!({"count": [1]})).unwrap(), json!({"day": "today", "count": [1]}));
+    }
+
+    #[test]
+    fn all_that_does_not_fit_is_told() {
+        let refusal = given(json!({"dya": "x"})).unwrap_err();
+        assert_eq!(refusal.message, "`d` has no parameter `dya`");
+        assert_eq!(refusal.hint.as_deref(), Some("did you mean `day`?"));
+        let refusal = given(json!({"zzzzz": 1, "day": 2, "count": {"a": [9_007_199_254_740_993_u64 * 2]}}));
+        let paths: Vec<Value> =
+            refusal.unwrap_err().details.as_array().unwrap().iter().map(|d| d["path"].clone()).collect();
+        assert_eq!(paths, ["params.count", "params.day", "params.zzzzz"]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Running again what was confirmed: a revision from the start, or what carries on an earlier run of it.
+
+use std::sync::Arc;
+
+use cis_core::dag::Dag;
+use cis_core::dag::plan::Plan;
+use cis_core::error::{ErrorCode, Refusal};
+use cis_store::port::{Fate, RevisionStatus};
+use cis_store::sqlite::Reader;
+use cis_store::sqlite::reader::{DagLine, RevisionLine, RunLine};
+
+use crate::select;
+
+/// What of a run is run again.
+#[derive(Debug, Clone, Copy)]
+pub enum Again<'t> {
+    /// What it did not complete.
+    Rest,
+    /// A task and everything that depends on it.
+    Task(&'t str),
+}
+
+/// What the new run runs.
+#[derive(Debug)]
+pub struct Sequel {
+    pub dag: Arc<Dag>,
+    pub plan: Plan,
+    pub fates: Vec<Fate>,
+}
+
+/// What carries on `run`, which must be over: until then, nobody knows what is left.
+pub fn sequel(reader: &Reader, run: &RunLine, again: Again<'_>) -> Result<Sequel, Refusal> {
+    refuse_unfinished(run)?;
+    let before = reader.statuses(run)?;
+    let dag = Arc::new(reader.definition(run.definition)?);
+    let plan = Plan::new(&dag);
+    let fates = match again {
+        Again::Rest => select::resume(&plan, &before),
+        Again::Task(task) => select::retry(&plan, &select::named(&dag, &[task.to_owned()])?, &before),
+    };
+    if fates.contains(&Fate::Run) {
+        return Ok(Sequel { dag, plan, fates });
+    }
+    let why = format!("{} completed: nothing is left to run", run.label());
+    Err(Refusal::new(ErrorCode::InvalidTransition, why)
+        .hint(format!("`cis run {}` runs it again from the start", run.dag_id)))
+}
+
+/// The revision that runs when a DAG is run again: the latest that was confirmed, or the one with this content.
+pub fn confirmed<'r>(
+    dag: &DagLine,
+    revisions: &'r [RevisionLine],
+    content_hash: Option<&str>,
+) -> Result<&'r RevisionLine, Refusal> {
+    let name = &dag.dag_id;
+    let meant = match content_hash {
+        Some(hash) => revisions.iter().find(|revision| revision.content_hash == hash),
+        None => {
+            let confirmed = |revision: &&RevisionLine| revision.status == RevisionStatus::Confirmed;
+            revisions.iter().find(confirmed).or(revisions.first())
+        }
+    };
+    let Some(revision) = meant else {
+        return Err(Refusal::new(ErrorCode::NotFound, format!("no revision of `{name}` has that content")));
+    };
+    match revision.status {
+        RevisionStatus::Confirmed => Ok(revision),
+        RevisionStatus::Pending => {
+            let why = format!("`{name}` is pending: nobody has confirmed it");
+            Err(Refusal::new(ErrorCode::AwaitingConfirmation, why)
+                .hint(format!("`cis dag confirm {name}` confirms and starts it")))
+        }
+        over => Err(Refusal::new(ErrorCode::InvalidTransition, format!("`{name}` is {}", over.word()))
+            .hint("`cis dag publish FILE` asks for it again")),
+    }
+}
+
+fn refuse_unfinished(run: &RunLine) -> Result<(), Refusal> {
+    if run.status.is_terminal() {
+        return Ok(());
+    }
+    let label = run.label();
+    Err(Refusal::new(ErrorCode::InvalidTransition, format!("{label} is still {}", run.status))
+        .hint(format!("`cis status {label} --watch` shows it, `cis dag cancel {label}` stops it")))
+}

@@ -1,0 +1,99 @@
+//! Where a list goes on: a word that says nothing to its holder, and fits only the list it was made for.
+
+use std::fmt::Debug;
+
+use cis_core::error::{ErrorCode, Refusal};
+use cis_engine::token::sha256_hex;
+use serde_json::{Value, json};
+
+/// Lines of one page, unless asked for fewer or more.
+const LIMIT: u32 = 100;
+pub(crate) const LIMIT_MAX: u32 = 1_000;
+
+/// How much of a digest keeps a word from fitting elsewhere. It guards against mistakes, not against anybody: a key
+/// alone lets nobody see what they may not.
+const MARK_LEN: usize = 8;
+
+/// One page of a list that is ordered by a key.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// What is listed, and by which filters.
+    list: String,
+    /// The key of the last line of the page before.
+    pub(crate) last: Option<i64>,
+    limit: u32,
+}
+
+impl Page {
+    /// The page that `cursor` asks for, of the list called `name` with `filters`.
+    pub(crate) fn new(
+        name: &str,
+        filters: &impl Debug,
+        cursor: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<Self, Refusal> {
+        let limit = limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
+        let page = Self { list: format!("{name} {filters:?}"), last: None, limit };
+        let Some(cursor) = cursor else { return Ok(page) };
+        let key = cursor.split_once('-').and_then(|(key, _)| i64::from_str_radix(key, 16).ok());
+        match key.filter(|key| page.word(*key) == cursor) {
+            Some(key) => Ok(Self { last: Some(key), ..page }),
+            None => {
+                Err(Refusal::new(ErrorCode::ValidationFailed, "this `cursor` does not belong to this list")
+                    .hint("send `next_cursor` of an earlier answer as it is, with the same filters"))
+            }
+        }
+    }
+
+    /// Lines to read: one more than are told, to know whether there are more.
+    pub(crate) fn read_limit(&self) -> u32 {
+        self.limit + 1
+    }
+
+    /// The lines that were read as `{name: […]}`, and where the list goes on if it does.
+    pub(crate) fn told<T: serde::Serialize>(
+        &self,
+        name: &str,
+        mut lines: Vec<T>,
+        key: impl Fn(&T) -> i64,
+    ) -> Value {
+        let more = lines.len() > self.limit as usize;
+        lines.truncate(self.limit as usize);
+        let next = lines.last().filter(|_| more).map(|last| self.word(key(last)));
+        let mut told = json!({name: lines});
+        if let Some(next) = next {
+            told["next_cursor"] = next.into();
+        }
+        told
+    }
+
+    fn word(&self, key: i64) -> String {
+        let digest = sha256_hex(format!("{} {key}", self.list).as_bytes());
+        format!("{key:x}-{}", &digest[..MARK_LEN])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_fits_its_own_list_only() {
+        let told = Page::new("a", &"x", None, Some(2)).unwrap().told("n", vec![7, 8, 9], |n| *n);
+        assert_eq!(told["n"], json!([7, 8]));
+        let word = told["next_cursor"].as_str().unwrap();
+        assert_eq!(Page::new("a", &"x", Some(word), None).unwrap().last, Some(8));
+        for (name, filter, word) in
+            [("b", "x", word), ("a", "y", word), ("a", "x", ""), ("a", "x", "-"), ("a", "x", "9-00000000")]
+        {
+            let refused = Page::new(name, &filter, Some(word), None).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::ValidationFailed);
+        }
+    }
+
+    #[test]
+    fn the_last_page_goes_nowhere() {
+        let told = Page::new("a", &"x", None, Some(3)).unwrap().told("n", vec![7, 8, 9], |n| *n);
+        assert_eq!(told, json!({"n": [7, 8, 9]}));
+    }
+}

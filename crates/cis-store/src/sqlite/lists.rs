@@ -1,0 +1,107 @@
+//! Long lists, a page at a time, by keys that only grow: what is added or changed meanwhile is neither missed nor told
+//! twice.
+
+use cis_core::id::{Revision, Scope, TaskIx};
+use cis_core::source::Timestamp;
+use cis_core::task::TaskStatus;
+use rusqlite::{Row, params};
+
+use super::reader::{DAG_SQL, DagLine, PendingLine, RUN_SQL, Reader, RunLine, TASK_SQL, TaskLine};
+use super::reader::{dag_line, run_line, task_line};
+use super::tx::parsed;
+use crate::port::Answer;
+
+/// Which DAGs are wanted; nothing said means all.
+#[derive(Debug, Clone, Default)]
+pub struct DagFilter {
+    pub status: Option<String>,
+    pub scopes: Option<Vec<Scope>>,
+    /// Who published the latest revision.
+    pub owner: Option<String>,
+    /// Part of the name.
+    pub name_part: Option<String>,
+}
+
+impl Reader {
+    /// DAGs, the newest first, older than `before`.
+    pub fn dag_page(&self, filter: &DagFilter, before: Option<i64>, limit: u32) -> Answer<Vec<DagLine>> {
+        let sql = format!(
+            "{DAG_SQL} WHERE d.dag_key < ?1 AND (?2 IS NULL OR d.scope IN (SELECT value FROM json_each(?2)))
+                 AND (?3 IS NULL OR shown = ?3) AND (?4 IS NULL OR published_by = ?4)
+                 AND (?5 IS NULL OR instr(lower(d.dag_id), lower(?5)) > 0)
+             ORDER BY d.dag_key DESC LIMIT 0 + ?6"
+        );
+        let DagFilter { status, scopes, owner, name_part } = filter;
+        let before = before.unwrap_or(i64::MAX);
+        self.collect(
+            &sql,
+            params![before, list(scopes.as_deref()), status, owner, name_part, limit],
+            dag_line,
+        )
+    }
+
+    /// Revisions that wait for a decision, the longest waiting first, later than `after`.
+    pub fn pending(
+        &self,
+        scopes: Option<&[Scope]>,
+        after: Option<i64>,
+        limit: u32,
+    ) -> Answer<Vec<PendingLine>> {
+        self.collect(
+            "SELECT f.definition_key, d.dag_id, d.scope, f.revision, f.content_hash, f.tasks_count, f.created_by,
+                    f.created_at, f.expires_at
+             FROM dag_definitions f INDEXED BY definitions_pending JOIN dags d USING (dag_key)
+             WHERE f.status = 'pending' AND f.definition_key > ?1
+                 AND (?2 IS NULL OR d.scope IN (SELECT value FROM json_each(?2)))
+             ORDER BY f.definition_key LIMIT 0 + ?3",
+            params![after.unwrap_or(0), list(scopes), limit],
+            pending_line,
+        )
+    }
+
+    /// The runs of a DAG, latest first, with numbers below `before`.
+    pub fn run_page(&self, dag: i64, before: Option<i64>, limit: u32) -> Answer<Vec<RunLine>> {
+        let sql =
+            format!("{RUN_SQL} WHERE r.dag_key = ?1 AND r.number < ?2 ORDER BY r.number DESC LIMIT 0 + ?3");
+        self.collect(&sql, params![dag, before.unwrap_or(i64::MAX), limit], run_line)
+    }
+
+    /// Tasks of a run in file order, after `after`; only those with `status`, if one is named.
+    pub fn task_page(
+        &self,
+        run: &RunLine,
+        status: Option<TaskStatus>,
+        after: Option<TaskIx>,
+        limit: u32,
+    ) -> Answer<Vec<TaskLine>> {
+        let sql = format!(
+            "{TASK_SQL} WHERE execution_id BETWEEN ?1 AND ?2 AND (?3 IS NULL OR status = ?3)
+             ORDER BY execution_id LIMIT 0 + ?4"
+        );
+        let from = after.map_or(0, |after| i64::from(after.0) + 1);
+        let (first, last) = (run.first_execution.0, run.first_execution.0 + i64::from(run.total) - 1);
+        let word = status.map(TaskStatus::word);
+        self.collect(&sql, params![first + from, last, word, limit], |row| {
+            task_line(row, run.first_execution)
+        })
+    }
+}
+
+/// Scopes as SQL takes a list; `None` means any.
+fn list(scopes: Option<&[Scope]>) -> Option<String> {
+    scopes.map(|scopes| serde_json::json!(scopes).to_string())
+}
+
+fn pending_line(row: &Row<'_>) -> rusqlite::Result<PendingLine> {
+    Ok(PendingLine {
+        key: row.get(0)?,
+        dag_id: parsed(row, 1, |t| t.parse().ok())?,
+        scope: parsed(row, 2, |t| t.parse().ok())?,
+        revision: Revision(row.get(3)?),
+        content_hash: row.get(4)?,
+        tasks: row.get(5)?,
+        published_by: row.get(6)?,
+        published_at: Timestamp(row.get(7)?),
+        expires_at: row.get::<_, Option<i64>>(8)?.map(Timestamp),
+    })
+}

@@ -1,0 +1,68 @@
+//! `cis dag why`: what a DAG or a run waits for.
+
+use cis_core::source::Clock;
+use cis_core::why::Held;
+use cis_engine::system::System;
+use cis_engine::why::{self, Explained, Terms};
+use serde_json::{Value, json};
+
+use super::{Outcome, Setup, find, list, status};
+use crate::cli::WhyArgs;
+use crate::term::face::{BOLD, paint};
+use crate::term::table::Cell;
+use crate::term::{Face, Table, clean, face, text};
+
+/// `cis dag why`.
+pub(super) fn why(setup: &Setup, args: &WhyArgs) -> Outcome {
+    let found = find::find(setup, &args.id, args.scope.scope.as_deref())?;
+    if found.run.as_ref().is_some_and(|run| !run.status.is_terminal()) {
+        status::take_up(setup)?;
+    }
+    let terms = Terms { limit: args.limit as usize, slots: None, now: System.now() };
+    let explained = match &found.run {
+        Some(run) if found.named => why::of_run(&found.reader, run, terms)?,
+        _ => why::of_dag(&found.reader, &found.dag, terms)?,
+    };
+    if setup.json {
+        let mut told = json!(explained);
+        told["success"] = Value::Bool(true);
+        anstream::println!("{told}");
+    } else {
+        show(&explained);
+    }
+    Ok(0)
+}
+
+fn show(explained: &Explained) {
+    let Explained { dag_id, status, run, awaits_confirmation, why, .. } = explained;
+    let face = if run.is_some() { face::run(status) } else { face::revision(status) };
+    let name = run.as_deref().unwrap_or(dag_id.as_str());
+    anstream::println!("{}  {}", paint(BOLD, name), face.label());
+    if let Some(awaited) = awaits_confirmation {
+        anstream::println!(
+            "  revision {} by {} waits for somebody to confirm it",
+            awaited.revision,
+            clean(&awaited.published_by)
+        );
+        anstream::eprintln!("hint: `cis dag confirm {dag_id}` confirms and starts it");
+    } else if why.unfinished == 0 {
+        anstream::println!("  nothing is unfinished");
+    }
+    if why.tasks.is_empty() {
+        return;
+    }
+    let mut table = Table::new(&["TASK", "STATUS", ">HOLDS", "WHY"]);
+    for Held { link, text: why, holds, .. } in &why.tasks {
+        table.row([
+            link.task_id.to_string().into(),
+            Cell::styled(Face::from(link.status).label()),
+            if *holds > 0 { text::thousands(*holds) } else { String::new() }.into(),
+            clean(why).into_owned().into(),
+        ]);
+    }
+    list::print(&table);
+    if why.more > 0 {
+        let more = text::count(why.more, "task");
+        anstream::eprintln!("hint: {more} more; `--limit {}` shows them", why.unfinished);
+    }
+}
