@@ -32,6 +32,10 @@ pub enum ErrorCode {
     /// Somebody we know who may not do this.
     Forbidden,
     PayloadTooLarge,
+    /// A body that did not come in time.
+    RequestTimeout,
+    /// More than this caller may ask for at once; later it may.
+    RateLimited,
     /// Designed, not built yet.
     NotYetSupported,
     /// The store, the coordinator or the runner cannot be reached or used.

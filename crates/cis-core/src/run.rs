@@ -46,6 +46,9 @@ pub enum RunMove {
     QueueTimeout,
     /// `first_success` has its success.
     EnoughDone,
+    /// Nothing more of it is started until it is unpaused.
+    Pause,
+    Unpause,
     /// Everything is over and the policy is content.
     Complete,
     /// Everything is over and the policy is not.
@@ -103,6 +106,7 @@ impl RunStatus {
             (S::Queued, M::Start) => S::Running,
             (S::Queued, M::Cancel) => S::Cancelled,
             (S::Queued, M::QueueTimeout) => S::TimedOut,
+            (S::Queued | S::Running, M::Pause | M::Unpause) => self,
             (S::Running, M::Cancel | M::Timeout | M::EnoughDone) => S::Cancelling,
             (S::Queued | S::Running | S::Cancelling, M::Complete) => S::Completed,
             (S::Queued | S::Running | S::Cancelling | S::Compensating, M::Fail) => S::Failed,
@@ -151,12 +155,14 @@ impl StopReason {
 
 impl RunMove {
     /// Every move.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Start,
         Self::Cancel,
         Self::Timeout,
         Self::QueueTimeout,
         Self::EnoughDone,
+        Self::Pause,
+        Self::Unpause,
         Self::Complete,
         Self::Fail,
         Self::Compensate,
@@ -172,6 +178,8 @@ impl RunMove {
             Self::Timeout => "timeout",
             Self::QueueTimeout => "queue_timeout",
             Self::EnoughDone => "enough_done",
+            Self::Pause => "pause",
+            Self::Unpause => "unpause",
             Self::Complete => "complete",
             Self::Fail => "fail",
             Self::Compensate => "compensate",

@@ -55,6 +55,20 @@ pub enum Command {
         /// Do not wait for anybody: SIGKILL.
         kill: bool,
     },
+    /// Nothing more of the run is claimed; or again.
+    Pause {
+        run: RunKey,
+        paused: bool,
+    },
+    /// Nothing more of the scope is claimed; or again.
+    PauseScope {
+        scope: Scope,
+        paused: bool,
+    },
+    /// This coordinator claims nothing more, whosever it is; or again. It lasts as long as the coordinator.
+    Drain {
+        draining: bool,
+    },
     /// Lets somebody call a node.
     CreateToken {
         caller: Caller,
@@ -78,6 +92,9 @@ pub enum Reply {
     Approved(Box<Once<Approved>>),
     Started(Once<RunRef>),
     Stopping(Once<RunStatus>),
+    Paused(RunStatus),
+    /// Was it otherwise before?
+    Changed(bool),
     Attached,
     Token(FreshToken),
     /// Was there anything to take back?
@@ -99,6 +116,9 @@ pub struct About {
     /// Where it serves others over HTTP, if it does.
     #[serde(default)]
     pub address: Option<String>,
+    /// It claims nothing more.
+    #[serde(default)]
+    pub draining: bool,
 }
 
 /// A definition that is shared inside a process and travels in its stored form between processes.
@@ -152,6 +172,8 @@ expect! {
     approved, Approved, Box<Once<Approved>>;
     started, Started, Once<RunRef>;
     stopping, Stopping, Once<RunStatus>;
+    paused, Paused, RunStatus;
+    changed, Changed, bool;
     token, Token, FreshToken;
     revoked, Revoked, bool;
     hello, Hello, About;

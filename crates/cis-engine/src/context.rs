@@ -53,6 +53,14 @@ impl Context {
         Self { env, cwd: PathBuf::new(), skill_dirs, owner: None }
     }
 
+    /// The same with another variable set.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.env.retain(|(known, _)| known != &text(name.as_bytes()));
+        self.env.push((text(name.as_bytes()), text(value.as_bytes())));
+        self
+    }
+
     /// Writes it to `path`, readable by its owner only.
     pub fn save(&self, path: &Path, durability: Durability) -> io::Result<()> {
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)?;

@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{RunId, RunKey};
+use cis_core::id::{RunId, RunKey, Scope};
 use cis_core::run::RunStatus;
 use cis_core::source::{Clock, Timestamp, new_run_id};
 use cis_store::port::{
     Approve, Approved, Decide, Decided, IdempotencyKey, Once, Publish, Published, RunRef, StartRun, Store,
 };
-use cis_store::sqlite::{Reader, SqliteStore};
+use cis_store::sqlite::{Reader, SqliteStore, Written};
 use tokio::sync::{OnceCell, watch};
 
-use crate::command::{Command, Reply};
+use crate::command::{About, Command};
 use crate::context::Context;
 use crate::coordinator::{Changes, Handle, Options, SELF};
 use crate::desk::Desk;
@@ -126,13 +126,17 @@ impl Node {
     }
 
     /// Decides about a DAG, and starts it if that confirms it. The loop does it itself: it must know of a run before
-    /// anything of it is claimed.
-    pub async fn decide(&self, request: Decide) -> Result<Once<Decided>, Refusal> {
+    /// anything of it is claimed. Tasks find what the caller traces it by in `TRACEPARENT`.
+    pub async fn decide(&self, request: Decide, traceparent: Option<&str>) -> Result<Once<Decided>, Refusal> {
         let run_id = request.run_id;
         if request.confirm {
             self.make_room(run_id)?;
         }
-        let command = Command::Decide { request: Box::new(request), context: self.context_of(run_id) };
+        let mut context = self.context_of(run_id);
+        if let Some(traceparent) = traceparent {
+            *context = context.with("TRACEPARENT", traceparent);
+        }
+        let command = Command::Decide { request: Box::new(request), context };
         let decided = self.handle.call(command, SELF).await.decided();
         let answer = decided.as_ref().ok().and_then(|once| once.answer.as_ref().ok());
         self.leave_room(run_id, answer.and_then(|decided| decided.run.as_ref()));
@@ -179,9 +183,29 @@ impl Node {
         self.handle.call(Command::Stop { key, run, kill: false }, SELF).await.stopping()
     }
 
-    /// Does the loop still answer?
-    pub async fn is_ready(&self) -> bool {
-        matches!(self.handle.call(Command::Hello, SELF).await, Reply::Hello(_))
+    /// Lets nothing more of a run be claimed, or lets it be again.
+    pub async fn pause(&self, run: RunKey, paused: bool) -> Result<RunStatus, Refusal> {
+        self.handle.call(Command::Pause { run, paused }, SELF).await.paused()
+    }
+
+    /// The same for everything in a scope; false if it was so already.
+    pub async fn pause_scope(&self, scope: Scope, paused: bool) -> Result<bool, Refusal> {
+        self.handle.call(Command::PauseScope { scope, paused }, SELF).await.changed()
+    }
+
+    /// Claims nothing more, or claims again; false if it was so already.
+    pub async fn drain(&self, draining: bool) -> Result<bool, Refusal> {
+        self.handle.call(Command::Drain { draining }, SELF).await.changed()
+    }
+
+    /// What the loop says of itself, if it still answers.
+    pub async fn about(&self) -> Result<About, Refusal> {
+        self.handle.call(Command::Hello, SELF).await.hello()
+    }
+
+    /// How much has been written since the node started.
+    pub fn written(&self) -> Written {
+        self.store.written()
     }
 
     /// Lets somebody call.

@@ -90,7 +90,14 @@ impl Node {
         let able = Able { scopes: wanted.scopes.clone(), capabilities: wanted.capabilities.clone() };
         let waited = tokio::time::sleep(wait);
         tokio::pin!(waited);
+        let mut changes = self.changes();
         loop {
+            let drained = changes.wait_for(|now| !now.draining);
+            tokio::select! {
+                biased;
+                open = drained => if open.is_err() { return Ok(Vec::new()) },
+                () = &mut waited => return Ok(Vec::new()),
+            }
             let jobs = self.claim_now(&wanted).await?;
             if !jobs.is_empty() || wait.is_zero() {
                 return Ok(jobs);

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
+use axum::body::{Body, HttpBody};
 use axum::extract::{MatchedPath, Request, State as Has};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use cis_core::access::{Caller, Preset};
@@ -12,36 +13,70 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::source::Timestamp;
 use cis_engine::token::secret_hash;
 use cis_store::sqlite::{Reader, TokenLine};
+use tokio::time::Instant;
+use tokio_stream::StreamExt;
 
 use crate::State;
-use crate::say::No;
+use crate::limit::Place;
+use crate::listen::Remote;
+use crate::say::{No, expected};
 use crate::table::{Access, access};
 
 /// Lets a request pass, with its [`Caller`], or says why not.
 pub(crate) async fn guard(Has(state): Has<State>, mut request: Request, next: Next) -> Result<Response, No> {
-    check_browser(request.headers())?;
+    check_browser(request.headers(), &state.options.hosts)?;
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let Some(access) = path.and_then(|path| access(request.method().as_str(), &path)) else {
+    let Some(access) = path.as_deref().and_then(|path| access(request.method().as_str(), path)) else {
         return Err(Refusal::new(ErrorCode::NotFound, "no such call").into());
     };
-    if access == Access::Open {
+    let open = access == Access::Open || (state.options.open_metrics && path.as_deref() == Some("/metrics"));
+    if open {
         return Ok(next.run(request).await);
     }
-    let holder = holder(request.headers(), &state).await?;
+    let from = request.extensions().get().map_or(IpAddr::from([0; 4]), |Remote(from)| *from);
+    let holder = holder(request.headers(), from, &state).await?;
+    let share = state.limits.admit(&holder.token.caller.identity, Instant::now())?;
+    let place = match state.limits.place(&share, may_wait(path.as_deref(), request.uri())) {
+        Ok(place) => place,
+        Err(full) => return Ok(expected(full)),
+    };
     if let Access::With(role) = access {
         holder.token.caller.needs(role)?;
     }
     request.extensions_mut().insert(holder.token.caller.clone());
     request.extensions_mut().insert(holder);
-    Ok(next.run(request).await)
+    request.extensions_mut().insert(share);
+    Ok(keep_while_streaming(next.run(request).await, place))
+}
+
+/// Calls that mostly wait: for events, for work, or for whatever a `wait` in the query says.
+pub(crate) fn may_wait(path: Option<&str>, uri: &Uri) -> bool {
+    let waits = matches!(path, Some("/api/v1/events" | "/api/v1/tasks/claim" | "/api/v1/runs/{run}/logs"));
+    waits || uri.query().is_some_and(|query| query.split('&').any(|arg| arg.starts_with("wait=")))
+}
+
+/// A stream is under way until it ends, whatever else is once it is answered.
+fn keep_while_streaming(response: Response, place: Place) -> Response {
+    if response.body().size_hint().exact().is_some() {
+        return response;
+    }
+    response.map(|body| {
+        Body::from_stream(body.into_data_stream().map(move |piece| {
+            let _until_the_end = &place;
+            piece
+        }))
+    })
 }
 
 /// A page of somebody else's, or a name of somebody else's that resolves to us, has no business here.
-fn check_browser(headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_browser(headers: &HeaderMap, hosts: &[String]) -> Result<(), Refusal> {
     let text = |name| headers.get(name).map(|value: &header::HeaderValue| value.to_str().unwrap_or_default());
-    let Some(host) = text(header::HOST).filter(|host| is_no_name(host)) else {
+    let is_ours = |host: &&str| {
+        is_no_name(host) || hosts.iter().any(|name| name.eq_ignore_ascii_case(without_port(host)))
+    };
+    let Some(host) = text(header::HOST).filter(is_ours) else {
         return Err(Refusal::new(ErrorCode::Forbidden, "this `Host` is not one of this node's names")
-            .hint("call it by `localhost` or by its address"));
+            .hint("call it by `localhost` or its address, or add its name to `node.hosts`"));
     };
     let foreign = |origin: &str| origin.split_once("://").is_none_or(|(_, page)| page != host);
     if text(header::ORIGIN).is_some_and(foreign) {
@@ -52,12 +87,16 @@ fn check_browser(headers: &HeaderMap) -> Result<(), Refusal> {
 
 /// An address, or `localhost`: nobody can make such a `Host` lead here from a name of their own.
 fn is_no_name(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
-        _ => host,
-    };
+    let name = without_port(host);
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     name.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok()
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    }
 }
 
 /// Who calls, and by what; asked again where an answer takes long.
@@ -93,7 +132,7 @@ impl Holder {
     }
 }
 
-async fn holder(headers: &HeaderMap, state: &State) -> Result<Holder, Refusal> {
+async fn holder(headers: &HeaderMap, from: IpAddr, state: &State) -> Result<Holder, Refusal> {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let secret = given.and_then(|given| given.strip_prefix("Bearer ")).map(str::trim);
     let now = state.node.now();
@@ -104,12 +143,22 @@ async fn holder(headers: &HeaderMap, state: &State) -> Result<Holder, Refusal> {
         return Err(Refusal::new(ErrorCode::Unauthorized, "this takes a token")
             .hint("send `Authorization: Bearer cis_…`; `cis token create` makes one"));
     };
+    state.limits.check_stranger(from, &secret_hash, Instant::now())?;
     // Looked up by the hash of 256 random bits: how long that takes tells nobody anything about the secret.
     let hash = secret_hash.clone();
     let token = state.reads.read(move |reader| Ok(reader.token(&hash)?)).await?;
     match token {
-        Some(token) if token.is_good(now) => Ok(Holder { secret_hash: Some(secret_hash), token }),
-        Some(_) => Err(Refusal::new(ErrorCode::Unauthorized, "this token was revoked or has run out")),
-        None => Err(Refusal::new(ErrorCode::Unauthorized, "nobody has this token")),
+        Some(token) if token.is_good(now) => {
+            state.limits.note_friend(&secret_hash);
+            Ok(Holder { secret_hash: Some(secret_hash), token })
+        }
+        found => {
+            state.limits.note_stranger(from, Instant::now());
+            let why = match found {
+                Some(_) => "this token was revoked or has run out",
+                None => "nobody has this token",
+            };
+            Err(Refusal::new(ErrorCode::Unauthorized, why))
+        }
     }
 }

@@ -2,26 +2,36 @@
 //! knows no SQL.
 //!
 //! ```text
-//!   request ─► door (Host, Origin, token, role) ─► route ─► Node (writes) │ Reads (snapshots) ─► JSON
+//!   request ─► observe ─► door (Host, Origin, token, limits, role) ─► route ─► Node (writes) │ Reads (snapshots) ─► JSON
 //! ```
 //!
 //! | module | what lives there |
 //! |---|---|
 //! | [`table`] | every route and what it takes to call it |
+//! | `listen` | taking connections |
 //! | `door` | who may come in |
+//! | `limit` | how much of the node one caller, and all of them, may use |
+//! | `body` | taking in a body, within its bounds |
+//! | `observe` | what is noted of every request |
+//! | `trace`, `meter` | which trace it belongs to; what is counted |
 //! | `route` | what each call does |
 //! | `cursor` | where a list goes on |
 //! | `reads` | a few read-only views of the store |
 //! | `say` | answers and errors, as JSON |
 
+mod body;
 mod cursor;
 mod door;
+mod limit;
+mod listen;
+mod meter;
+mod observe;
 mod reads;
 mod route;
 mod say;
 pub mod table;
+mod trace;
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +41,10 @@ use cis_engine::node::Node;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use limit::Limits;
+use meter::Meter;
 use reads::Reads;
 
 /// How long requests under way have to end when the node shuts down.
@@ -46,6 +59,12 @@ pub struct Options {
     pub auto_execute: bool,
     /// Callers may say who they are and prove nothing: only where nobody but this machine can call.
     pub trusts_local: bool,
+    /// Names it may be called by, beside `localhost` and addresses.
+    pub hosts: Vec<String>,
+    /// Requests a second that each identity may make.
+    pub rate: u32,
+    /// May everybody read the metrics?
+    pub open_metrics: bool,
     pub node: About,
 }
 
@@ -74,29 +93,24 @@ struct State {
     node: Node,
     reads: Reads,
     options: Arc<Options>,
+    limits: Arc<Limits>,
+    meter: Arc<Meter>,
     /// Becomes true when the node shuts down: whoever waits stops waiting.
     leaving: watch::Receiver<bool>,
 }
 
 /// Serves until `leaving` becomes true, then lets requests under way end.
-pub async fn serve(
-    listener: TcpListener,
-    node: Node,
-    options: Options,
-    leaving: watch::Receiver<bool>,
-) -> std::io::Result<()> {
-    let reads = Reads::new(node.clone());
+pub async fn serve(listener: TcpListener, node: Node, options: Options, leaving: watch::Receiver<bool>) {
+    let (reads, limits) = (Reads::new(node.clone()), Arc::new(Limits::new(options.rate)));
+    let (options, meter) = (Arc::new(options), Arc::new(Meter::new(Instant::now())));
     let claimers = node.clone();
-    let state = State { node, reads, options: Arc::new(options), leaving: leaving.clone() };
-    let serving = axum::serve(listener, route::router(state)).with_graceful_shutdown(gone(leaving.clone()));
+    let state = State { node, reads, options, limits, meter, leaving: leaving.clone() };
     tokio::select! {
-        served = serving.into_future() => served,
-        lost = async { claimers.attend_claimers().await.err() } => {
-            let why = lost.map_or_else(|| "the coordinator is gone".to_owned(), |refusal| refusal.message);
-            Err(std::io::Error::other(why))
-        }
+        () = listen::serve(listener, route::router(state), leaving.clone()) => {}
+        // Only if the coordinator is gone: then there is nobody left to serve.
+        _ = claimers.attend_claimers() => {}
         // Whoever does not take its answer keeps nobody from leaving.
-        () = async { gone(leaving).await; tokio::time::sleep(LEAVE_MAX).await } => Ok(()),
+        () = async { gone(leaving).await; tokio::time::sleep(LEAVE_MAX).await } => {}
     }
 }
 

@@ -10,6 +10,10 @@ use serde_json::{Value, json};
 #[derive(Debug)]
 pub(crate) struct No(pub(crate) Refusal, pub(crate) Value);
 
+/// Why the node failed, beside the answer that says so: for whoever looks after it.
+#[derive(Debug, Clone)]
+pub(crate) struct Why(pub(crate) String);
+
 /// What a call comes to.
 pub(crate) type Said = Result<Response, No>;
 
@@ -22,7 +26,7 @@ impl<E: Into<Refusal>> From<E> for No {
 impl IntoResponse for No {
     fn into_response(self) -> Response {
         let Self(refusal, beside) = self;
-        let mut error = json!({"code": refusal.code, "message": refusal.message});
+        let mut error = json!({"code": refusal.code, "message": &refusal.message});
         if let Some(hint) = refusal.hint {
             error["hint"] = hint.into();
         }
@@ -34,18 +38,29 @@ impl IntoResponse for No {
             told.extend(beside);
         }
         let mut response = body(status(refusal.code), &told);
+        if response.status().is_server_error() {
+            response.extensions_mut().insert(Why(refusal.message));
+        }
         let headers = response.headers_mut();
         match refusal.code {
             ErrorCode::Unauthorized => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            ErrorCode::Unavailable => {
+            // Whatever there was too much of, a second makes room for more.
+            ErrorCode::Unavailable | ErrorCode::RateLimited => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             _ => {}
         }
         response
     }
+}
+
+/// A refusal that is the node's usual business, such as being full: nobody needs to look after it.
+pub(crate) fn expected(refusal: Refusal) -> Response {
+    let mut response = No::from(refusal).into_response();
+    response.extensions_mut().remove::<Why>();
+    response
 }
 
 /// Which HTTP status a code stands for: decided here and nowhere else.
@@ -64,6 +79,8 @@ fn status(code: ErrorCode) -> StatusCode {
         ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
         ErrorCode::Forbidden => StatusCode::FORBIDDEN,
         ErrorCode::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+        ErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         ErrorCode::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }

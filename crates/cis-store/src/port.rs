@@ -78,6 +78,20 @@ pub trait Store: Send + Sync + 'static {
     fn conclude(&self, request: Conclude) -> impl Future<Output = Answer<Once<Concluded>>> + Send;
     /// Commits that a run is to stop, for a reason.
     fn stop_run(&self, request: StopRun) -> impl Future<Output = Answer<Once<RunStatus>>> + Send;
+    /// Lets nothing more of a run be claimed, or lets it be again; what is live goes on.
+    fn pause_run(
+        &self,
+        run: RunKey,
+        paused: bool,
+        now: Timestamp,
+    ) -> impl Future<Output = Answer<RunStatus>> + Send;
+    /// The same for everything in a scope; false if that changes nothing.
+    fn pause_scope(
+        &self,
+        scope: Scope,
+        paused: bool,
+        now: Timestamp,
+    ) -> impl Future<Output = Answer<bool>> + Send;
     /// Does one bounded chunk of the large steps that are under way.
     fn work(&self, now: Timestamp) -> impl Future<Output = Answer<Worked>> + Send;
     /// Does what has become due: backoffs over, timeouts, leases that ran out, expiries.

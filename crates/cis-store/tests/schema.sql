@@ -58,7 +58,7 @@ CREATE TABLE dag_runs (
     skipped         INTEGER NOT NULL DEFAULT 0,
     sinks_completed INTEGER NOT NULL DEFAULT 0,
     -- Tasks that are claimable or live; kept only where max_parallel is set, and never above it.
-    window          INTEGER NOT NULL DEFAULT 0 CHECK (window >= 0),
+    window          INTEGER NOT NULL DEFAULT 0 CHECK (window >= 0), paused INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),
     UNIQUE (dag_key, number),
     CHECK ((completed_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled', 'timed_out'))),
     CHECK (max_parallel IS NULL OR window <= max_parallel)
@@ -117,6 +117,10 @@ CREATE TABLE notes (
     note         TEXT,
     PRIMARY KEY (execution_id, fence, number)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE paused_scopes (
+    scope     TEXT PRIMARY KEY,
+    paused_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE "queues" (
     queue_key INTEGER PRIMARY KEY,
     kind      TEXT NOT NULL,
@@ -124,10 +128,10 @@ CREATE TABLE "queues" (
     needs     TEXT NOT NULL,
     UNIQUE (kind, scope, needs)
 ) STRICT;
-CREATE TABLE steps (
+CREATE TABLE "steps" (
     step_key INTEGER PRIMARY KEY,
     run_key  INTEGER NOT NULL,
-    kind     TEXT    NOT NULL CHECK (kind IN ('create', 'spread', 'stop')),
+    kind     TEXT    NOT NULL CHECK (kind IN ('create', 'spread', 'stop', 'pause')),
     -- The task whose end is still to be told to its dependents.
     task_ix  INTEGER,
     impact   TEXT CHECK (impact IN ('fine', 'failed', 'blocked')),

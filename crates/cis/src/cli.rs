@@ -164,6 +164,20 @@ pub enum DagCommand {
         #[arg(long)]
         kill: bool,
     },
+    /// Start nothing more of a run until it is unpaused; what runs goes on
+    Pause {
+        /// `ID` (its latest run), `ID#N`, or a run id
+        id: String,
+        #[command(flatten)]
+        scope: ScopeArg,
+    },
+    /// Let a paused run go on
+    Unpause {
+        /// `ID` (its latest run), `ID#N`, or a run id
+        id: String,
+        #[command(flatten)]
+        scope: ScopeArg,
+    },
     /// Run what a run did not complete, in a new run
     Resume(AgainArgs),
     /// Run a task and everything that depends on it again, in a new run
@@ -382,6 +396,10 @@ pub enum NodeCommand {
     /// owner's token to `admin.token` in the data directory; `cis token create` makes tokens for others, and `cis
     /// agent run` starts an agent with one of its own.
     Start(NodeArgs),
+    /// Start no task any more; what runs goes on, and callers are still answered
+    Drain,
+    /// Start tasks again
+    Undrain,
 }
 
 #[derive(Debug, Args)]
@@ -392,6 +410,12 @@ pub struct NodeArgs {
     /// How callers are known: by tokens, or on this machine also by the DID they give (never to confirm or administer)
     #[arg(long, value_name = "tokens|trusted-local")]
     pub auth: Option<String>,
+    /// How to write logs on stderr (default: text on a terminal, JSON lines elsewhere)
+    #[arg(long, value_enum, value_name = "json|text", hide_possible_values = true)]
+    pub log_format: Option<crate::log::Format>,
+    /// How much to log
+    #[arg(long, value_enum, value_name = "LEVEL", env = "CIS_LOG", default_value = "info")]
+    pub log: crate::log::Level,
 }
 
 #[derive(Debug, Subcommand)]

@@ -11,6 +11,7 @@
 //! | [`live`] | a run while it happens |
 //! | [`graph`] | pictures of DAGs |
 //! | [`init`] | a first DAG |
+//! | [`log`] | what a node says of itself as it goes |
 
 pub mod cli;
 pub mod command;
@@ -18,6 +19,7 @@ pub mod config;
 pub mod graph;
 pub mod init;
 pub mod live;
+pub mod log;
 pub mod project;
 pub mod sandbox;
 pub mod term;

@@ -76,6 +76,22 @@ impl<S: Store> Coordinator<S> {
                 }
                 Ok(Reply::Stopping(stopping))
             }
+            Command::Pause { run, paused } => {
+                let status = self.store.pause_run(run, paused, now).await?;
+                self.look();
+                Ok(Reply::Paused(status))
+            }
+            Command::PauseScope { scope, paused } => {
+                let changed = self.store.pause_scope(scope, paused, now).await?;
+                self.look();
+                Ok(Reply::Changed(changed))
+            }
+            Command::Drain { draining } => {
+                let changed = std::mem::replace(&mut self.draining, draining) != draining;
+                self.changes.send_modify(|changes| changes.draining = draining);
+                self.look();
+                Ok(Reply::Changed(changed))
+            }
             Command::Decide { request, context } => self.decide(*request, *context).await.map(Reply::Decided),
             Command::Approve(request) => {
                 self.approve(*request).await.map(|once| Reply::Approved(Box::new(once)))
@@ -98,6 +114,7 @@ impl<S: Store> Coordinator<S> {
                 durability: self.options.durability,
                 slots: self.options.slots,
                 address: self.options.address.clone(),
+                draining: self.draining,
             })),
         }
     }
@@ -148,8 +165,8 @@ impl<S: Store> Coordinator<S> {
     async fn approve(&mut self, request: Approve) -> Result<Once<Approved>, Refusal> {
         let approved = self.store.approve(request).await?;
         let over = approved.answer.as_ref().ok().map(|told| &told.run).filter(|run| run.status.is_terminal());
-        if let Some(run) = over.map(|run| run.key).filter(|run| self.unfinished.contains(run)) {
-            self.run_over(run);
+        if let Some(run) = over.filter(|run| self.unfinished.contains_key(&run.key)) {
+            self.run_over(run.key, run.status);
         }
         self.look();
         Ok(approved)
@@ -169,7 +186,8 @@ impl<S: Store> Coordinator<S> {
         let data_dir = &self.options.data_dir;
         let _ = std::fs::rename(data_dir.context_of_new(run.run_id), data_dir.context(run.key.0));
         self.contexts.insert(run.key, Arc::new(context));
-        self.unfinished.insert(run.key);
+        tracing::info!(run = label(run), run_id = %run.run_id, scope = %run.scope, "run started");
+        self.unfinished.insert(run.key, run.clone());
         self.idle.send_replace(false);
         self.look();
     }
@@ -182,7 +200,7 @@ impl<S: Store> Coordinator<S> {
 
     pub(super) fn own(&mut self, run: RunKey, owner: Owner) {
         self.orphans.retain(|orphan| *orphan != run);
-        if self.unfinished.contains(&run) {
+        if self.unfinished.contains_key(&run) {
             self.owners.insert(run, owner);
         }
     }
@@ -198,8 +216,8 @@ impl<S: Store> Coordinator<S> {
         let stopping = self.store.stop_run(request).await?;
         // A run that had not begun is over by this very commit; the loop finds out as it works off the rest.
         self.more_work = true;
-        if stopping.answer.as_ref().is_ok_and(|status| status.is_terminal()) {
-            self.run_over(run);
+        if let Some(status) = stopping.answer.as_ref().ok().filter(|status| status.is_terminal()) {
+            self.run_over(run, *status);
         }
         self.changes.send_modify(|changes| changes.commits += 1);
         Ok(stopping)
@@ -215,15 +233,17 @@ impl<S: Store> Coordinator<S> {
 
     pub(super) fn ended(&mut self, runs: Vec<RunRef>) {
         for run in runs {
-            self.run_over(run.key);
+            self.run_over(run.key, run.status);
         }
     }
 
-    pub(super) fn run_over(&mut self, run: RunKey) {
+    pub(super) fn run_over(&mut self, run: RunKey, status: RunStatus) {
         self.dispatch.forget(run);
         self.contexts.remove(&run);
         self.owners.remove(&run);
-        self.unfinished.remove(&run);
+        if let Some(run) = self.unfinished.remove(&run) {
+            tracing::info!(run = label(&run), run_id = %run.run_id, status = status.word(), "run ended");
+        }
         if let Some(link) = self.link.as_mut().filter(|_| self.sent.remove(&run)) {
             link.queue(&ToRunner::Forget { context: run.0 });
         }
@@ -236,4 +256,9 @@ impl<S: Store> Coordinator<S> {
             changed
         });
     }
+}
+
+/// What people call a run.
+fn label(run: &RunRef) -> String {
+    format!("{}#{}", run.dag_id, run.number)
 }

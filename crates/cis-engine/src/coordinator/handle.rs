@@ -48,6 +48,8 @@ pub struct News {
 pub struct Changes {
     pub commits: u64,
     pub ended_runs: u64,
+    /// Nothing more is claimed.
+    pub draining: bool,
 }
 
 /// Waits until a follower who was told of `seen` should look again: when something has changed, but not before

@@ -31,7 +31,7 @@ use cis_core::run::StopReason;
 use cis_core::source::{Clock, Millis, Random, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_runner::protocol::{AttemptKey, ToRunner};
-use cis_store::port::{Advance, Boot, Claim, Claimed, Ending, Opening, Report, Started, Store};
+use cis_store::port::{Advance, Boot, Claim, Claimed, Ending, Opening, Report, RunRef, Started, Store};
 use cis_store::sqlite::Durability;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -95,7 +95,7 @@ pub struct Coordinator<S> {
     /// Attached runs nobody has claimed since this coordinator started.
     orphans: Vec<RunKey>,
     orphans_due: Option<Timestamp>,
-    unfinished: HashSet<RunKey>,
+    unfinished: HashMap<RunKey, RunRef>,
     reports: Vec<Report>,
     started: Vec<Started>,
     /// Something may have become claimable.
@@ -103,6 +103,8 @@ pub struct Coordinator<S> {
     more_work: bool,
     next_due: Option<Timestamp>,
     leaving: Option<oneshot::Sender<usize>>,
+    /// Nothing more is claimed, until somebody says otherwise.
+    draining: bool,
 }
 
 impl<S> std::fmt::Debug for Coordinator<S> {
@@ -142,13 +144,14 @@ impl<S: Store> Coordinator<S> {
             owners: HashMap::new(),
             orphans: Vec::new(),
             orphans_due: None,
-            unfinished: HashSet::new(),
+            unfinished: HashMap::new(),
             reports: Vec::new(),
             started: Vec::new(),
             poke: true,
             more_work: true,
             next_due: Some(Timestamp(0)),
             leaving: None,
+            draining: false,
         };
         this.take_up(opening).await?;
         Ok((this, Handle { asks: asks_in, changes: changes_out, idle: idle_out }))
@@ -156,7 +159,7 @@ impl<S: Store> Coordinator<S> {
 
     /// Takes up what an earlier coordinator left.
     async fn take_up(&mut self, opening: Opening) -> Result<(), Refusal> {
-        self.unfinished = opening.unfinished.iter().map(|unfinished| unfinished.run.key).collect();
+        self.unfinished = opening.unfinished.iter().map(|u| (u.run.key, u.run.clone())).collect();
         for run in opening.unfinished.iter().map(|unfinished| &unfinished.run) {
             // Nearly always in its place already: only a kill in the midst of starting the run leaves it.
             let data_dir = &self.options.data_dir;
@@ -271,7 +274,7 @@ impl<S: Store> Coordinator<S> {
             .collect();
         let slots = self.options.slots as usize;
         let room = match self.flying.len() {
-            _ if self.leaving.is_some() => 0,
+            _ if self.leaving.is_some() || self.draining => 0,
             // The runner has nothing to do: it gets its first tasks soon, and the rest when it reports on them.
             0 => 2 * slots,
             flying => (slots + CLAIM_AHEAD).saturating_sub(flying),

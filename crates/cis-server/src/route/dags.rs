@@ -1,16 +1,18 @@
 //! Publish, confirm, reject, and where things stand.
 
+use std::borrow::Cow;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Path, State as Has};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use cis_core::access::Caller;
-use cis_core::dag::canonical;
 use cis_core::dag::parse::{Defaults, Format, parse};
+use cis_core::dag::{Dag, canonical};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, Scope};
 use cis_engine::skill::{self, SkillPath};
@@ -29,38 +31,22 @@ use crate::say::{No, Said, not_found, said_no, yes};
 /// `POST /api/v1/dag/publish`: the body is a DAG; `revision: true` beside it asks for a new revision.
 pub(super) async fn publish(Has(state): Has<State>, asked: Asked) -> Said {
     asked.check_kind()?;
-    let (definition, new_revision) = without_revision(&asked.body);
-    publish_definition(&state, &asked, &definition, new_revision).await
+    publish_definition(&state, &asked, asked.body.clone()).await
 }
 
 /// Publishes what `asked` asks for, once it is a definition.
-pub(super) async fn publish_definition(
-    state: &State,
-    asked: &Asked,
-    definition: &[u8],
-    new_revision: bool,
-) -> Said {
+pub(super) async fn publish_definition(state: &State, asked: &Asked, body: Bytes) -> Said {
     let caller = &asked.caller;
-    let scope = match caller.scopes.as_deref() {
-        Some([only]) => Some(only.clone()),
-        _ => None,
-    };
-    let parsed = parse(definition, Format::Json, &Defaults { dag_id: None, scope })
-        .map_err(|problems| invalid(&json!(problems)))?;
-    let mut dag = parsed.dag;
-    if !caller.sees(&dag.scope) {
-        return Err(
-            Refusal::new(ErrorCode::Forbidden, format!("your token is not for `{}`", dag.scope)).into()
-        );
-    }
-    let problems = skill::pin(&mut dag, &SkillPath::new(state.node.skill_dirs().to_vec()));
-    if !problems.is_empty() {
-        return Err(invalid(&json!(problems)).into());
-    }
+    // Until it is published: so many definitions are in memory at once, and no more.
+    let turn = state.limits.parsing(body.len()).await?;
+    let (by, node) = (caller.clone(), state.node.clone());
+    let reading = tokio::task::spawn_blocking(move || definition(&body, &by, node.skill_dirs()));
+    let gone = |_| Refusal::new(ErrorCode::Unavailable, "the node is shutting down");
+    let Definition { dag, content_hash, new_revision } = reading.await.map_err(gone)??;
     let now = state.node.now();
     let request = Publish {
         key: asked.key()?,
-        content_hash: canonical::content_hash(&dag).as_str().to_owned(),
+        content_hash,
         dag: Arc::new(dag),
         new_revision,
         by: caller.identity.clone(),
@@ -68,31 +54,60 @@ pub(super) async fn publish_definition(
         expires_at: Some(now.after(state.options.pending_for)),
     };
     let Once { answer, replayed } = state.node.publish(request).await?;
+    drop(turn);
     let published = match answer {
         Ok(published) => published,
         Err(refusal) => return Ok(mark_replayed(said_no(refusal), replayed)),
     };
     let decided = match state.options.auto_execute {
-        true => Some(execute(state, &published, caller).await?),
+        true => Some(execute(state, &published, asked).await?),
         false => None,
     };
     Ok(mark_replayed(say_published(&published, decided.as_ref()), replayed))
 }
 
 /// Confirms what was published on behalf of whoever published it. The same again answers the same run.
-async fn execute(state: &State, published: &Published, caller: &Caller) -> Result<Decided, Refusal> {
+async fn execute(state: &State, published: &Published, asked: &Asked) -> Result<Decided, Refusal> {
     let request = Decide {
         key: None,
         scope: published.scope.clone(),
         dag_id: published.dag_id.clone(),
         content_hash: Some(published.content_hash.clone()),
         confirm: true,
-        by: caller.identity.clone(),
+        by: asked.caller.identity.clone(),
         self_confirm: true,
         run_id: state.node.new_run_id(),
         now: state.node.now(),
     };
-    state.node.decide(request).await?.answer
+    state.node.decide(request, asked.traceparent.as_deref()).await?.answer
+}
+
+/// What a body asks to publish.
+struct Definition {
+    dag: Dag,
+    content_hash: String,
+    new_revision: bool,
+}
+
+/// Reads and checks it: processor work, and a look at the files of its skills.
+fn definition(body: &[u8], caller: &Caller, skill_dirs: &[PathBuf]) -> Result<Definition, Refusal> {
+    let (text, new_revision) = without_revision(body);
+    let scope = match caller.scopes.as_deref() {
+        Some([only]) => Some(only.clone()),
+        _ => None,
+    };
+    let parsed = parse(&text, Format::Json, &Defaults { dag_id: None, scope })
+        .map_err(|problems| invalid(&json!(problems)))?;
+    let mut dag = parsed.dag;
+    if !caller.sees(&dag.scope) {
+        return Err(Refusal::new(ErrorCode::Forbidden, format!("your token is not for `{}`", dag.scope)));
+    }
+    let problems = skill::pin(&mut dag, &SkillPath::new(skill_dirs.to_vec()));
+    if !problems.is_empty() {
+        return Err(invalid(&json!(problems)));
+    }
+    let content_hash = canonical::content_hash(&dag).as_str().to_owned();
+    Ok(Definition { dag, content_hash, new_revision })
 }
 
 fn say_published(published: &Published, decided: Option<&Decided>) -> Response {
@@ -117,17 +132,17 @@ fn say_published(published: &Published, decided: Option<&Decided>) -> Response {
 }
 
 /// The definition alone, and whether it was asked for as a new revision.
-fn without_revision(body: &[u8]) -> (Vec<u8>, bool) {
+fn without_revision(body: &[u8]) -> (Cow<'_, [u8]>, bool) {
     #[derive(Deserialize)]
     struct Wish {
         revision: Option<bool>,
     }
     // What is wrong with it is not ours to judge: the parser knows what to say.
-    let as_it_is = || (body.to_vec(), false);
+    let as_it_is = || (body.into(), false);
     let Ok(Wish { revision: Some(wanted) }) = serde_json::from_slice(body) else { return as_it_is() };
     let Ok(Value::Object(mut object)) = serde_json::from_slice(body) else { return as_it_is() };
     object.remove("revision");
-    (Value::Object(object).to_string().into_bytes(), wanted)
+    (Value::Object(object).to_string().into_bytes().into(), wanted)
 }
 
 fn invalid(problems: &Value) -> Refusal {
@@ -179,7 +194,7 @@ async fn decide(state: &State, id: String, InScope { scope }: InScope, asked: &A
         run_id: state.node.new_run_id(),
         now: state.node.now(),
     };
-    let Once { answer, replayed } = state.node.decide(request).await?;
+    let Once { answer, replayed } = state.node.decide(request, asked.traceparent.as_deref()).await?;
     Ok(mark_replayed(answer.map_or_else(said_no, |decided| say_decided(&decided)), replayed))
 }
 
@@ -361,6 +376,7 @@ pub(super) fn run_value(run: &RunLine, tasks: &[TaskLine]) -> Value {
         "completed_at": run.completed_at,
         "cancelled": run.cancelled,
         "skipped": run.skipped,
+        "paused": run.paused,
         "tasks": tasks,
     })
 }

@@ -69,6 +69,7 @@ async fn tell(
     mut from: Position,
     to: mpsc::Sender<Result<Event, Infallible>>,
 ) {
+    let _follower = state.meter.follower();
     let mut changes = state.node.changes();
     loop {
         let seen = *changes.borrow_and_update();

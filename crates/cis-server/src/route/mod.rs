@@ -2,6 +2,7 @@
 //!
 //! | module | calls |
 //! |---|---|
+//! | `control` | pause, drain, ready, metrics |
 //! | `dags` | publish, confirm, reject, show, status |
 //! | `approvals` | what a person says to a task that waits |
 //! | `runs` | one run, cancel |
@@ -15,6 +16,7 @@
 
 mod again;
 mod approvals;
+mod control;
 mod dags;
 mod events;
 mod lists;
@@ -24,6 +26,7 @@ mod tasks;
 mod tokens;
 mod why;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -45,7 +48,10 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::State;
-use crate::say::{No, Said, yes};
+use crate::body;
+use crate::limit::{BodyRoom, Share};
+use crate::say::{No, expected, yes};
+use crate::trace::Trace;
 
 /// A request's body at most; a definition's, where one is expected.
 const BODY_BYTES_MAX: usize = 8 << 20;
@@ -85,28 +91,29 @@ pub(crate) fn router(state: State) -> Router {
         .route("/api/v1/runs/{run}/tasks/{task}/reject", post(approvals::reject))
         .route("/api/v1/runs/{run}/resume", post(again::resume))
         .route("/api/v1/runs/{run}/retry", post(again::retry))
+        .route("/api/v1/runs/{run}/pause", post(control::pause))
+        .route("/api/v1/runs/{run}/unpause", post(control::unpause))
+        .route("/api/v1/scopes/{scope}/pause", post(control::pause_scope))
+        .route("/api/v1/scopes/{scope}/unpause", post(control::unpause_scope))
+        .route("/api/v1/node/drain", post(control::drain))
+        .route("/api/v1/node/undrain", post(control::undrain))
         .route("/api/v1/events", get(events::follow))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))
         .route("/api/v1/nodes", get(nodes))
         .route("/api/v1/whoami", get(tokens::whoami))
         .route("/health", get(health))
-        .route("/ready", get(ready))
+        .route("/ready", get(control::ready))
+        .route("/metrics", get(control::metrics))
         .layer(axum::extract::DefaultBodyLimit::disable())
         .layer(from_fn_with_state(state.clone(), crate::door::guard))
         .fallback(async || No::from(Refusal::new(ErrorCode::NotFound, "no such call")))
+        .layer(from_fn_with_state(state.clone(), crate::observe::observe))
         .with_state(state)
 }
 
 async fn health() -> Response {
     yes(StatusCode::OK, json!({"status": "up", "version": env!("CARGO_PKG_VERSION")}))
-}
-
-async fn ready(Has(state): Has<State>) -> Said {
-    if state.node.is_ready().await && !*state.leaving.borrow() {
-        return Ok(yes(StatusCode::OK, json!({"status": "ready", "node": state.options.node.did})));
-    }
-    Err(Refusal::new(ErrorCode::Unavailable, "the node is not ready").into())
 }
 
 /// `GET /api/v1/nodes`: the nodes this one knows, which is itself.
@@ -122,22 +129,28 @@ struct Asked {
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
+    /// What the caller traces the request by.
+    traceparent: Option<String>,
+    /// What the body takes up, for as long as it is there.
+    _room: BodyRoom,
 }
 
 impl FromRequest<State> for Asked {
-    type Rejection = No;
+    type Rejection = Response;
 
-    async fn from_request(request: Request, _: &State) -> Result<Self, No> {
+    async fn from_request(request: Request, state: &State) -> Result<Self, Response> {
         let (parts, body) = request.into_parts();
         let caller = parts.extensions.get::<Caller>().cloned();
-        let caller = caller.ok_or_else(|| Refusal::new(ErrorCode::Unauthorized, "this takes a token"))?;
+        let (Some(caller), Some(share)) = (caller, parts.extensions.get::<Arc<Share>>()) else {
+            return Err(expected(Refusal::new(ErrorCode::Unauthorized, "this takes a token")));
+        };
         let is_definition = parts.uri.path().ends_with("/publish");
         let bytes_max = if is_definition { DEFINITION_BYTES_MAX } else { BODY_BYTES_MAX };
-        let body = axum::body::to_bytes(body, bytes_max).await.map_err(|_| {
-            let why = format!("the body is over {bytes_max} bytes, or broke off");
-            Refusal::new(ErrorCode::PayloadTooLarge, why)
-        })?;
-        Ok(Self { caller, method: parts.method, uri: parts.uri, headers: parts.headers, body })
+        let mut room = state.limits.body(share.clone());
+        let body = body::read(body, bytes_max, &mut room).await.map_err(expected)?;
+        let traceparent = parts.extensions.get::<Trace>().and_then(|trace| trace.given.clone());
+        let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
+        Ok(Self { caller, method, uri, headers, body, traceparent, _room: room })
     }
 }
 

@@ -300,7 +300,7 @@ pub(super) async fn submit(Has(state): Has<State>, asked: Asked) -> Said {
         task.insert("type".to_owned(), "external".into());
     }
     dag.insert("tasks".to_owned(), json!([task]));
-    dags::publish_definition(&state, &asked, &Value::Object(dag).to_string().into_bytes(), false).await
+    dags::publish_definition(&state, &asked, Value::Object(dag).to_string().into()).await
 }
 
 fn invalid(why: impl Into<String>) -> Refusal {

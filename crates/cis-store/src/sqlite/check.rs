@@ -29,6 +29,7 @@ pub fn violations(store: &Reader) -> Answer<Vec<String>> {
     rows(store, &mut wrong, UNASKED, "runs in the queue though a person was asked")?;
     rows(store, &mut wrong, UNHEARD, "tasks that are not where a decision led them")?;
     rows(store, &mut wrong, MISPLACED, "windows that differ from the tasks in them")?;
+    rows(store, &mut wrong, MISQUEUED, "tasks out of reach in runs that go on, or in reach in paused ones")?;
     let runs = store.runs(None, u32::MAX)?;
     let mut definitions = HashMap::new();
     for run in &runs {
@@ -76,6 +77,11 @@ const MISPLACED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t
      GROUP BY r.run_key
      HAVING r.window <> sum(t.status IN ('running', 'cancelling') OR (t.status = 'ready' AND t.hold = 0))
          OR (r.window < r.max_parallel AND sum(t.hold = 1) > 0)";
+
+const MISQUEUED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t USING (run_key)
+     WHERE r.status IN ('queued', 'running') AND t.status IN ('pending', 'waiting', 'ready', 'running')
+       AND NOT EXISTS (SELECT 1 FROM steps WHERE steps.run_key = r.run_key)
+     GROUP BY r.run_key HAVING sum((t.queue_key < 0) <> r.paused) > 0";
 
 fn rows(store: &Reader, wrong: &mut Vec<String>, sql: &str, what: &str) -> Answer<()> {
     let found: Vec<i64> =

@@ -15,11 +15,12 @@ use cis_core::template::is_template;
 use rusqlite::params;
 use serde_json::json;
 
+use super::pause;
 use super::tasks::{self, Fresh, Live, TaskRow};
 use super::tx::{QueueName, Tx};
 use crate::port::{Answer, Claim, Claimed};
 
-/// Ready tasks of stopping runs that one claim looks past in one queue. They are on their way to `cancelled`, so a
+/// Ready tasks of stopping and paused runs that one claim looks past in one queue. They are on their way out of it, so a
 /// claim that meets more of them finds less than there is, but not for long.
 const PASSED_MAX: u32 = 1_000;
 
@@ -53,7 +54,7 @@ pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<Arc<Claimed>>>
         heads(tx, *queue, claim.limit, &mut candidates)?;
     }
     for fresh in std::mem::take(&mut tx.fresh) {
-        if queues.contains(&fresh.queue) && !tx.run(fresh.task.run)?.is_stopping() {
+        if queues.contains(&fresh.queue) && tx.run(fresh.task.run)?.lets_start() {
             let Fresh { task, priority, ready_order, .. } = fresh;
             let (attempt, free_tries, fresh) = (0, 0, Some(fresh));
             candidates.push(Candidate { task, attempt, free_tries, priority, ready_order, fresh });
@@ -68,11 +69,13 @@ pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<Arc<Claimed>>>
 }
 
 fn matching_queues(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {
+    let paused = pause::scopes(tx)?;
     let may = |name: &QueueName| {
         let in_scope =
             claim.scopes.as_ref().is_none_or(|scopes| scopes.iter().any(|s| s.as_str() == name.scope));
         let mut needs = name.needs.split_ascii_whitespace();
         in_scope
+            && !paused.contains(&name.scope)
             && claim.kinds.contains(&name.kind.as_str())
             && needs.all(|need| claim.capabilities.iter().any(|can| can == need))
     };
@@ -80,7 +83,8 @@ fn matching_queues(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {
     Ok(queues.filter(|(name, _)| may(name)).map(|(_, key)| *key).collect())
 }
 
-/// The first `limit` tasks of a queue that may be started. Starting one whose run is stopping would be for nothing.
+/// The first `limit` tasks of a queue that may be started. Starting one whose run is stopping would be for nothing,
+/// one whose run is paused too soon.
 fn heads(tx: &mut Tx<'_>, queue: i64, limit: u32, into: &mut Vec<Candidate>) -> Answer<()> {
     let conn = tx.conn;
     // The queue stands in the text, and there is no limit (the index gives rows in order, one by one): SQLite
@@ -97,7 +101,7 @@ fn heads(tx: &mut Tx<'_>, queue: i64, limit: u32, into: &mut Vec<Candidate>) -> 
     while into.len() < enough && passed <= PASSED_MAX {
         let Some(row) = rows.next()? else { break };
         let run = RunKey(row.get(1)?);
-        if tx.run(run)?.is_stopping() {
+        if !tx.run(run)?.lets_start() {
             passed += 1;
             continue;
         }

@@ -400,7 +400,8 @@ impl Reader {
             "SELECT scope, needs, (SELECT count(*) FROM
                  (SELECT 1 FROM task_executions t INDEXED BY tasks_claimable
                   WHERE t.queue_key = q.queue_key AND status = 'ready' AND hold = 0 LIMIT 0 + ?1))
-             FROM queues q WHERE kind = 'external'",
+             FROM queues q
+             WHERE kind = 'external' AND scope NOT IN (SELECT scope FROM paused_scopes)",
         )?;
         let offers = statement.query_map([limit], |row| {
             let needs: String = row.get(1)?;

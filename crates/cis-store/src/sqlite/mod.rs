@@ -21,13 +21,15 @@
 //! | `leases` | tasks that somebody outside holds |
 //! | `approvals` | tasks that wait for a person |
 //! | `advance` | recording attempts |
+//! | `pause` | letting nothing more be claimed |
 //! | `steps` | large steps in chunks |
 //! | `sweep` | what becomes due |
-//! | [`reader`], `log`, `lists`, `standing`, `waiting` | what people, views and followers ask |
+//! | [`reader`], `log`, `lists`, `standing`, `waiting`, [`census`] | what people, views, followers and meters ask |
 //! | [`check`] | the invariants, checked over a whole store |
 
 mod advance;
 mod approvals;
+pub mod census;
 pub mod check;
 mod claim;
 mod definitions;
@@ -36,6 +38,7 @@ mod leases;
 mod lists;
 mod log;
 mod migrate;
+mod pause;
 pub mod reader;
 mod runs;
 mod standing;
@@ -49,6 +52,7 @@ mod writer;
 
 use std::path::Path;
 
+use cis_core::id::{RunKey, Scope};
 use cis_core::run::RunStatus;
 use cis_core::source::{BootTime, Millis, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -66,7 +70,7 @@ pub use reader::Reader;
 pub use steps::Chunks;
 pub use tokens::TokenLine;
 pub use waiting::WaitingLine;
-pub use writer::Writer;
+pub use writer::{Writer, Written};
 
 /// How much an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -111,6 +115,11 @@ impl SqliteStore {
     #[must_use]
     pub fn here(self) -> Self {
         Self { writer: self.writer.here() }
+    }
+
+    /// How much has been written.
+    pub fn written(&self) -> Written {
+        self.writer.written()
     }
 
     /// Waits until everything is written and the file is closed. Call it on the last handle.
@@ -165,6 +174,14 @@ impl Store for SqliteStore {
     async fn stop_run(&self, request: StopRun) -> Answer<Once<RunStatus>> {
         let StopRun { key, run, reason, now } = request;
         self.writer.call(now, move |tx| keys::once(tx, key.as_ref(), |tx| runs::stop(tx, run, reason))).await
+    }
+
+    async fn pause_run(&self, run: RunKey, paused: bool, now: Timestamp) -> Answer<RunStatus> {
+        self.writer.call(now, move |tx| pause::run(tx, run, paused)).await
+    }
+
+    async fn pause_scope(&self, scope: Scope, paused: bool, now: Timestamp) -> Answer<bool> {
+        self.writer.call(now, move |tx| pause::scope(tx, &scope, paused)).await
     }
 
     async fn work(&self, now: Timestamp) -> Answer<Worked> {

@@ -87,6 +87,8 @@ pub struct RunLine {
     pub version: Version,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReason>,
+    /// Nothing more of it is claimed: by its own pause, or its scope's.
+    pub paused: bool,
     pub params: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_parallel: Option<u32>,
@@ -209,7 +211,8 @@ pub(super) const RUN_SQL: &str = "
     SELECT r.run_key, r.run_id, d.dag_id, d.scope, r.number, f.revision, r.definition_key, r.status, r.version,
            r.stop_reason, r.params_json, r.max_parallel, r.fates, r.first_execution, r.first_position,
            r.resumed_from, r.created_by, r.created_at, r.started_at, r.completed_at, r.tasks_total, r.tasks_left,
-           r.completed, r.failed, r.debts, r.cancelled, r.skipped
+           r.completed, r.failed, r.debts, r.cancelled, r.skipped,
+           r.completed_at IS NULL AND (r.paused OR EXISTS (SELECT 1 FROM paused_scopes p WHERE p.scope = d.scope))
     FROM dag_runs r JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)";
 
 pub(super) const TASK_SQL: &str = "
@@ -433,6 +436,7 @@ pub(super) fn run_line(row: &Row<'_>) -> rusqlite::Result<RunLine> {
         debts: row.get(24)?,
         cancelled: row.get(25)?,
         skipped: row.get(26)?,
+        paused: row.get(27)?,
     })
 }
 

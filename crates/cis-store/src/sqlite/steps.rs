@@ -8,9 +8,9 @@ use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{OptionalExtension, params};
 use serde_json::json;
 
-use super::runs;
 use super::tasks::{self, TaskRow};
 use super::tx::{Tx, parsed};
+use super::{pause, runs};
 use crate::port::{Answer, Fate, Worked};
 
 /// How much of a large step is done at once.
@@ -29,13 +29,13 @@ impl Default for Chunks {
     }
 }
 
-struct Step {
+pub(super) struct Step {
     key: i64,
-    run: RunKey,
+    pub(super) run: RunKey,
     kind: String,
     task: Option<TaskIx>,
     impact: Option<Impact>,
-    cursor: usize,
+    pub(super) cursor: usize,
 }
 
 /// See [`crate::Store::work`].
@@ -88,6 +88,10 @@ pub(super) fn add_create(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
 
 pub(super) fn add_stop(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     add(tx, run, "stop", None, None, 0)
+}
+
+pub(super) fn add_pause(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
+    add(tx, run, "pause", None, None, 0)
 }
 
 pub(super) fn add_spread(
@@ -156,6 +160,7 @@ fn chunk(tx: &mut Tx<'_>, step: &Step, budget: usize) -> Answer<usize> {
             done(tx, step)?;
             tasks::spread(tx, step.run, task, impact, 1, step.cursor, budget)?
         }
+        ("pause", ..) => pause::chunk(tx, step, budget)?,
         _ => stop(tx, step, budget)?,
     };
     // The next step may be about the same tasks.
@@ -164,13 +169,13 @@ fn chunk(tx: &mut Tx<'_>, step: &Step, budget: usize) -> Answer<usize> {
     Ok(left)
 }
 
-fn done(tx: &mut Tx<'_>, step: &Step) -> Answer<()> {
+pub(super) fn done(tx: &mut Tx<'_>, step: &Step) -> Answer<()> {
     tx.conn.prepare_cached("DELETE FROM steps WHERE step_key = ?1")?.execute([step.key])?;
     tx.memory.steps = None;
     Ok(())
 }
 
-fn advance_to(tx: &Tx<'_>, step: &Step, cursor: usize) -> Answer<()> {
+pub(super) fn advance_to(tx: &Tx<'_>, step: &Step, cursor: usize) -> Answer<()> {
     tx.conn
         .prepare_cached("UPDATE steps SET cursor = ?2 WHERE step_key = ?1")?
         .execute(params![step.key, cursor])?;
@@ -221,6 +226,7 @@ fn create_task(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, waits: u32) -> Answer<(
     let (fate, run_priority, stopping) = (row.fate(ix), row.priority, row.is_stopping());
     let (resumed_from, task) = (row.resumed_from, &definition.dag.tasks[ix.index()]);
     let queue = tx.queue(task.kind.word(), scope.as_str(), &task.more().needs)?;
+    let queue = if tx.run(run)?.paused { -queue } else { queue };
     // With nothing to wait for, its rule may still say no: one that asks for a failure finds none.
     let verdict = readiness::verdict(task.run_if, Dependencies { left: waits, ..Dependencies::default() });
     let can_start = fate == Fate::Run && waits == 0 && !stopping;

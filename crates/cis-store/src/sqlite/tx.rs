@@ -1,7 +1,7 @@
 //! One operation's view of the store: the run rows it has loaded (written back once, at the end), the events it
 //! writes, and what it found out on the way that its caller must hear.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cis_core::dag::plan::Plan;
@@ -37,6 +37,8 @@ pub(super) struct Memory {
     pub(super) live: HashMap<ExecutionId, Live>,
     /// All of them, once they have been asked for.
     queues: Option<BTreeMap<QueueName, i64>>,
+    /// Scopes nothing is claimed from, once they have been asked for.
+    pub(super) paused_scopes: Option<BTreeSet<String>>,
     /// The last event's position.
     position: Option<i64>,
     /// Are large steps under way? `None`: ask.
@@ -60,18 +62,9 @@ pub(super) struct QueueName {
 impl Memory {
     pub(super) fn new(chunks: Chunks) -> Self {
         let (definitions, runs, live) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (queues, paused_scopes, position, steps, fences) = (None, None, None, None, None);
         let boot_id = Arc::from("");
-        Self {
-            definitions,
-            runs,
-            live,
-            queues: None,
-            position: None,
-            steps: None,
-            fences: None,
-            boot_id,
-            chunks,
-        }
+        Self { definitions, runs, live, queues, paused_scopes, position, steps, fences, boot_id, chunks }
     }
 
     /// After a rollback: what was remembered may never have happened.
@@ -80,6 +73,7 @@ impl Memory {
         self.runs.clear();
         self.live.clear();
         self.queues = None;
+        self.paused_scopes = None;
         self.position = None;
         self.steps = None;
     }
@@ -111,6 +105,7 @@ pub(super) struct RunRow {
     pub(super) skipped: u32,
     pub(super) sinks_completed: u32,
     pub(super) window: u32,
+    pub(super) paused: bool,
     /// The version it was last read or written with: the guard of the write.
     loaded: Version,
 }
@@ -139,6 +134,11 @@ impl RunRow {
     /// Is it being stopped, or over?
     pub(super) fn is_stopping(&self) -> bool {
         !matches!(self.status, RunStatus::Queued | RunStatus::Running)
+    }
+
+    /// May tasks of it be started?
+    pub(super) fn lets_start(&self) -> bool {
+        !self.paused && !self.is_stopping()
     }
 
     pub(super) fn reference(&self) -> RunRef {
@@ -322,6 +322,8 @@ impl<'a> Tx<'a> {
         let to = row.status.after(step).map_err(Refusal::from)?;
         row.status = to;
         row.version.0 += 1;
+        // What is on its way to its end waits for nobody.
+        row.paused &= !row.is_stopping();
         if to.is_terminal() {
             row.completed_at = Some(now);
             row.window = 0;
@@ -377,7 +379,7 @@ impl<'a> Tx<'a> {
     fn write_run(&self, row: &RunRow) -> Answer<usize> {
         let mut statement = self.conn.prepare_cached(
             "UPDATE dag_runs SET status = ?3, version = ?4, stop_reason = ?5, started_at = ?6,
-                    completed_at = ?7, deadline = ?8
+                    completed_at = ?7, deadline = ?8, paused = ?9
              WHERE run_key = ?1 AND version = ?2",
         )?;
         statement.execute(params![
@@ -389,6 +391,7 @@ impl<'a> Tx<'a> {
             row.started_at.map(|t| t.0),
             row.completed_at.map(|t| t.0),
             row.deadline.map(|t| t.0),
+            row.paused,
         ])?;
         self.write_counts(row)
     }
@@ -401,7 +404,7 @@ impl<'a> Tx<'a> {
                 // One table by its key: SQLite need not plan, so it never compiles this anew (see `claim::heads`).
                 "SELECT run_key, status, version, stop_reason, priority, max_parallel, fates, first_execution,
                         resumed_from, started_at, completed_at, deadline, tasks_left, completed, failed, debts,
-                        cancelled, skipped, sinks_completed, window, first_position
+                        cancelled, skipped, sinks_completed, window, first_position, paused
                  FROM dag_runs WHERE run_key = ?1",
             )?
             .query_row([key.0], |row| {
@@ -428,6 +431,7 @@ impl<'a> Tx<'a> {
                     sinks_completed: row.get(18)?,
                     window: row.get(19)?,
                     first_position: row.get(20)?,
+                    paused: row.get(21)?,
                     loaded: Version(row.get(2)?),
                 })
             })

@@ -11,6 +11,7 @@
 //! told of a write that is not there.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 
@@ -35,8 +36,23 @@ pub struct Writer {
     pen: Arc<Mutex<Pen>>,
     queue: mpsc::Sender<Box<dyn Op>>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
+    tally: Arc<Tally>,
     /// Write on the caller's own thread if nobody else is writing.
     here: bool,
+}
+
+/// How much has been written since the store was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    pub commits: u64,
+    /// Together they went into those commits.
+    pub operations: u64,
+}
+
+#[derive(Default)]
+struct Tally {
+    commits: AtomicU64,
+    operations: AtomicU64,
 }
 
 impl fmt::Debug for Writer {
@@ -48,7 +64,9 @@ impl fmt::Debug for Writer {
 impl Writer {
     /// Starts the thread.
     pub(super) fn start(conn: Connection, chunks: Chunks) -> Answer<Self> {
-        let pen = Arc::new(Mutex::new(Pen { conn, memory: Memory::new(chunks) }));
+        let tally = Arc::new(Tally::default());
+        let pen = Pen { conn, memory: Memory::new(chunks), tally: tally.clone() };
+        let pen = Arc::new(Mutex::new(pen));
         let (queue, jobs) = mpsc::channel(QUEUE_MAX);
         let thread = thread::Builder::new()
             .name("cis-writer".into())
@@ -57,7 +75,7 @@ impl Writer {
                 move || write_all(&pen, jobs)
             })
             .map_err(|e| StoreError::Database(format!("cannot start the writer thread: {e}")))?;
-        Ok(Self { pen, queue, thread: Arc::new(Mutex::new(Some(thread))), here: false })
+        Ok(Self { pen, queue, thread: Arc::new(Mutex::new(Some(thread))), tally, here: false })
     }
 
     /// The same, for a caller that has nothing better to do than wait: two thread switches less.
@@ -65,9 +83,14 @@ impl Writer {
         Self { here: true, ..self }
     }
 
+    pub(super) fn written(&self) -> Written {
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Written { commits: now(&self.tally.commits), operations: now(&self.tally.operations) }
+    }
+
     /// Lets the thread finish what is queued and waits until it has closed the file.
     pub(super) fn close(self) {
-        let Self { pen, queue, thread, here: _ } = self;
+        let Self { pen, queue, thread, tally: _, here: _ } = self;
         drop((pen, queue));
         // Another handle is still in use: whoever drops the last one lets the thread go.
         if let Some(thread) = Arc::into_inner(thread).and_then(|thread| thread.into_inner().ok().flatten()) {
@@ -165,6 +188,7 @@ fn write_all(pen: &Mutex<Pen>, mut jobs: mpsc::Receiver<Box<dyn Op>>) {
 struct Pen {
     conn: Connection,
     memory: Memory,
+    tally: Arc<Tally>,
 }
 
 impl Pen {
@@ -178,6 +202,8 @@ impl Pen {
                 let _ = self.conn.execute_batch("ROLLBACK");
             }
         }
+        self.tally.commits.fetch_add(1, Ordering::Relaxed);
+        self.tally.operations.fetch_add(batch.len() as u64, Ordering::Relaxed);
         for op in batch.drain(..) {
             op.answer(failure.clone());
         }

@@ -12,6 +12,7 @@
 //! | `deadlines` | what becomes due |
 //! | `approvals` | tasks that wait for a person |
 //! | `stopping` | cancel, and its races |
+//! | `pausing` | pausing a run or a scope |
 //! | `resume` | runs that carry tasks over, or leave them out |
 //! | `large` | steps too large for one transaction, also across a restart |
 //! | `epochs` | one coordinator after another |
@@ -27,6 +28,7 @@ mod large;
 mod leases;
 mod once;
 mod outcomes;
+mod pausing;
 mod publish;
 mod resume;
 mod retries;
@@ -218,6 +220,16 @@ suite! { sqlite, crate::SqliteHome:
         nothing_is_retried_while_stopping,
         stopping_again_changes_nothing,
         a_run_that_is_not_there,
+    }
+    pausing {
+        nothing_more_of_a_paused_run_is_claimed,
+        pausing_again_changes_nothing,
+        a_paused_run_can_be_stopped,
+        a_pause_and_a_window,
+        a_pause_and_a_backoff,
+        a_large_pause_across_restarts,
+        a_run_paused_before_it_is_all_there,
+        nothing_of_a_paused_scope_is_claimed,
     }
     resume {
         completed_tasks_are_carried_with_their_outputs,

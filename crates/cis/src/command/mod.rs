@@ -23,6 +23,7 @@ mod inspect;
 mod list;
 mod logs;
 mod node;
+mod pause;
 mod publish;
 mod run;
 mod setup;
@@ -107,10 +108,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Completions { shell } => setup::completions(shell),
         Command::Init { force } => setup::init(global.json, force),
         Command::Config(ConfigCommand::Show) => setup::show_config(&Setup::new(&global, Flags::default())?),
-        Command::Node(NodeCommand::Start(args)) | Command::Glm(NodeCommand::Start(args)) => {
-            let flags = Flags { auth: args.auth, ..Flags::default() };
-            node::start(&Setup::new(&global, flags)?, args.bind)
-        }
+        Command::Node(command) | Command::Glm(command) => node(&global, command),
         Command::Work(args) => work::work(&Setup::new(&global, Flags::default())?, &args),
         Command::Identity(IdentityCommand::Show) => identity::show(&Setup::new(&global, Flags::default())?),
         Command::Agent(AgentCommand::Run(args)) => agent::run(&Setup::new(&global, Flags::default())?, &args),
@@ -142,6 +140,18 @@ fn dispatch(cli: Cli) -> Outcome {
     }
 }
 
+fn node(global: &Global, command: NodeCommand) -> Outcome {
+    let setup = |flags| Setup::new(global, flags);
+    match command {
+        NodeCommand::Start(args) => {
+            crate::log::begin(args.log_format, args.log);
+            node::start(&setup(Flags { auth: args.auth, ..Flags::default() })?, args.bind)
+        }
+        NodeCommand::Drain => pause::drain(&setup(Flags::default())?, true),
+        NodeCommand::Undrain => pause::drain(&setup(Flags::default())?, false),
+    }
+}
+
 fn dag(setup: &Setup, command: DagCommand) -> Outcome {
     match command {
         DagCommand::Publish { file, revision, skills } => {
@@ -158,6 +168,8 @@ fn dag(setup: &Setup, command: DagCommand) -> Outcome {
             list::runs(setup, id.as_deref(), scope.scope.as_deref(), limit)
         }
         DagCommand::Cancel { id, scope, kill } => cancel::cancel(setup, &id, scope.scope.as_deref(), kill),
+        DagCommand::Pause { id, scope } => pause::pause(setup, &id, scope.scope.as_deref(), true),
+        DagCommand::Unpause { id, scope } => pause::pause(setup, &id, scope.scope.as_deref(), false),
         DagCommand::Resume(args) => again::resume(setup, &args),
         DagCommand::Retry { id, task, again } => again::retry(setup, &id, &task, &again),
         DagCommand::Validate { file, skills } => inspect::validate(setup, &file, &skills.dirs),
@@ -308,6 +320,8 @@ impl From<Refusal> for Failure {
             ErrorCode::Unauthorized
             | ErrorCode::Forbidden
             | ErrorCode::PayloadTooLarge
+            | ErrorCode::RequestTimeout
+            | ErrorCode::RateLimited
             | ErrorCode::Unavailable
             | ErrorCode::Internal => 1,
         };

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::{Failure, Outcome, Setup, identity};
-use crate::config::Auth;
+use crate::config::{Auth, Metrics};
 
 /// What tasks of a node get from its own environment, beside what the settings name.
 const USUAL: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR"];
@@ -59,21 +59,24 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
         leave.send_replace(true);
     });
     anstream::println!("cis node on http://{bound}");
-    anstream::eprintln!("data directory: {}", setup.config.data_dir.value.display());
-    anstream::eprintln!("owner's token:  {}", token.display());
-    anstream::eprintln!("identity:       {}", identity.did);
     warn(setup);
+    let data_dir = setup.config.data_dir.value.display();
+    let (did, owner_token) = (&identity.did, token.display());
+    tracing::info!(%bound, %data_dir, %owner_token, %did, "node started");
     let options = cis_server::Options {
         pending_for: setup.config.pending_for.value,
         auto_execute: setup.config.auto_execute.value,
         trusts_local: trusts_local(setup),
+        hosts: setup.config.hosts.value.clone(),
+        rate: setup.config.rate.value,
+        open_metrics: setup.config.metrics.value == Metrics::Open,
         node: About::new(identity.did, address, host.node().now()),
     };
-    let served = runtime.block_on(cis_server::serve(listener, host.node().clone(), options, leaving));
+    runtime.block_on(cis_server::serve(listener, host.node().clone(), options, leaving));
     // Whoever still reads or waits ends with the threads, before the store is closed.
     runtime.shutdown_timeout(Duration::from_secs(5));
     host.close()?;
-    served.map_err(|e| unable("serve", &e))?;
+    tracing::info!("node stopped");
     Ok(0)
 }
 

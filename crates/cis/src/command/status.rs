@@ -111,6 +111,9 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
     if let Some(reason) = run.stop_reason.filter(|_| run.status != RunStatus::Completed) {
         anstream::println!("  stopped: {}", reason.word().replace('_', " "));
     }
+    if run.paused {
+        anstream::println!("  paused: nothing more is started");
+    }
     if let Some(from) = run.resumed_from.map(|from| found.reader.run(from)).transpose()?.flatten() {
         anstream::println!("  carries on from {}", from.label());
     }

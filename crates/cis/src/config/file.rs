@@ -11,7 +11,7 @@ use super::value::{Given, Raw};
 use super::{Setting, Source};
 
 /// Every key of the file.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 15] = [
     "dag.mode",
     "dag.durability",
     "dag.slots",
@@ -19,11 +19,14 @@ const KEYS: [&str; 12] = [
     "dag.log_cap",
     "skills.dirs",
     "node.env_pass",
+    "node.hosts",
     "node.id",
+    "node.metrics",
     "node.name",
     "node.auth",
     "node.pending_for",
     "node.auto_execute",
+    "node.rate",
 ];
 
 /// What `text` gives, by key. What is wrong with it is added to `problems`.

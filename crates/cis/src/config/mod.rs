@@ -63,6 +63,15 @@ pub enum Auth {
     TrustedLocal,
 }
 
+/// Who may read a node's metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Metrics {
+    /// Whoever has a token to read with.
+    Token,
+    /// Everybody.
+    Open,
+}
+
 /// Every setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -82,6 +91,12 @@ pub struct Config {
     pub skill_dirs: Setting<Vec<PathBuf>>,
     /// What a node hands from its own environment to tasks, beside the usual.
     pub env_pass: Setting<Vec<String>>,
+    /// Names a node may be called by, beside `localhost` and addresses.
+    pub hosts: Setting<Vec<String>>,
+    /// Requests a second that each identity may make of a node.
+    pub rate: Setting<u32>,
+    /// Who may read a node's metrics.
+    pub metrics: Setting<Metrics>,
     pub node_id: Setting<Option<String>>,
     pub node_name: Setting<Option<String>>,
     /// How a node learns who calls.
@@ -126,20 +141,26 @@ pub enum ConfigError {
 
 /// How long what was published to a node waits for a decision, unless the settings say otherwise.
 const PENDING_FOR: Millis = Millis(24 * 60 * 60 * 1_000);
+/// More slots than this help nobody and are most likely a slip; so are more requests a second.
+const SLOTS_MAX: u32 = 10_000;
+const RATE_MAX: u32 = 1_000_000;
 
 /// Environment variables and the keys they override.
-const ENV: [(&str, &str); 11] = [
+const ENV: [(&str, &str); 14] = [
     ("CIS_DURABILITY", "dag.durability"),
     ("CIS_SLOTS", "dag.slots"),
     ("CIS_GRACE", "dag.grace"),
     ("CIS_LOG_CAP", "dag.log_cap"),
     ("CIS_SKILL_PATH", "skills.dirs"),
     ("CIS_ENV_PASS", "node.env_pass"),
+    ("CIS_NODE_HOSTS", "node.hosts"),
     ("CIS_NODE_ID", "node.id"),
+    ("CIS_NODE_METRICS", "node.metrics"),
     ("CIS_NODE_NAME", "node.name"),
     ("CIS_NODE_AUTH", "node.auth"),
     ("CIS_PENDING_FOR", "node.pending_for"),
     ("CIS_AUTO_EXECUTE", "node.auto_execute"),
+    ("CIS_NODE_RATE", "node.rate"),
 ];
 
 impl Surroundings {
@@ -185,11 +206,14 @@ impl Config {
         values.mode();
         let config = Self {
             durability: values.durability(),
-            slots: values.slots(around.cores),
+            slots: values.count("dag.slots", around.cores.max(1), SLOTS_MAX),
             grace: values.duration("dag.grace", Millis(10_000)),
             log_cap_bytes: values.size("dag.log_cap", 10 << 20),
             skill_dirs: values.dirs("skills.dirs"),
             env_pass: values.env_names("node.env_pass"),
+            hosts: values.host_names("node.hosts"),
+            rate: values.count("node.rate", 5_000, RATE_MAX),
+            metrics: values.metrics(),
             node_id: values.name("node.id"),
             node_name: values.text("node.name"),
             auth: values.auth(),
@@ -260,6 +284,16 @@ impl Auth {
         match self {
             Self::Tokens => "tokens",
             Self::TrustedLocal => "trusted-local",
+        }
+    }
+}
+
+impl Metrics {
+    /// The word a setting uses for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Open => "open",
         }
     }
 }

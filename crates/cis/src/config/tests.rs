@@ -59,7 +59,8 @@ fn the_file_is_read_with_the_lines_of_its_values() {
     let house = House::new(
         "[dag]\nmode = \"standalone\"\ndurability = \"process\"\nslots = 1_6\ngrace = \"1m30s\"\n\
          log_cap = \"512KiB\"\n[skills]\ndirs = [\"~/more\", \"here\"]\n[node]\nid = \"n1\"\nname = \"Büro\"\n\
-         env_pass = [\"GITHUB_TOKEN\"]\nauth = \"trusted-local\"\npending_for = \"2h\"\nauto_execute = true\n",
+         env_pass = [\"GITHUB_TOKEN\"]\nauth = \"trusted-local\"\npending_for = \"2h\"\nauto_execute = true\n\
+         hosts = [\"cis.example.org\"]\nrate = 50\nmetrics = \"open\"\n",
     );
     let config = house.load();
     let path = house.dir.path().join(".cis/config.toml");
@@ -73,6 +74,8 @@ fn the_file_is_read_with_the_lines_of_its_values() {
     assert_eq!(config.env_pass.value, ["GITHUB_TOKEN"]);
     assert_eq!((config.auth.value, config.auto_execute.value), (Auth::TrustedLocal, true));
     assert_eq!(config.pending_for.value, Millis(7_200_000));
+    assert_eq!(config.hosts.value, ["cis.example.org"]);
+    assert_eq!((config.rate.value, config.metrics.value), (50, Metrics::Open));
 }
 
 #[test]
@@ -104,7 +107,8 @@ fn the_data_directory_follows_the_home() {
 fn every_problem_is_told_at_once() {
     let house = House::new(
         "slots = 3\n[dga]\n[dag]\nmode = \"cluster\"\ndurabilty = \"power\"\nslots = 0\ngrace = \"soon\"\n\
-         log_cap = \"10 cats\"\ndurability = \"powr\"\n[node]\nid = \"a b\"\nname = 3\nenv_pass = [1]\n",
+         log_cap = \"10 cats\"\ndurability = \"powr\"\n[node]\nid = \"a b\"\nname = 3\nenv_pass = [1]\n\
+         hosts = [\"http://a\"]\nrate = 0\nmetrics = \"opne\"\n",
     )
     .set("CIS_LOG_CAP", "lots");
     assert_eq!(
@@ -121,6 +125,9 @@ fn every_problem_is_told_at_once() {
             "line 11: node.id: `a b` is not a name: use 1 to 128 of A-Z a-z 0-9 . _ - | -",
             "line 12: node.name: a string belongs here | -",
             "line 13, column 12: node.env_pass: this key takes no array like that | -",
+            "line 14: node.hosts: `http://a` is not the name of a host: letters, digits, `.` and `-` | -",
+            "line 15: node.rate: 0 is not between 1 and 1000000 | -",
+            "line 16: node.metrics: `opne` means nothing here | did you mean `open`?",
         ]
     );
 }

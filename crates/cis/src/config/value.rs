@@ -9,10 +9,7 @@ use cis_core::id::is_name;
 use cis_core::source::Millis;
 
 use super::file::nearest;
-use super::{Auth, Durability, Setting, Source};
-
-/// More slots than this help nobody and are most likely a slip.
-const SLOTS_MAX: i64 = 10_000;
+use super::{Auth, Durability, Metrics, Setting, Source};
 
 /// A value as it was given.
 #[derive(Debug, Clone)]
@@ -58,16 +55,23 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn slots(&mut self, cores: u32) -> Setting<u32> {
-        self.read("dag.slots", cores.max(1), |raw| {
+    /// How many of something, at least one.
+    pub(super) fn count(&mut self, key: &'static str, usual: u32, max: u32) -> Setting<u32> {
+        self.read(key, usual, |raw| {
             let number = match raw {
                 Raw::Integer(number) => *number,
                 other => text(other)?.trim().parse().map_err(|_| bad("not a whole number"))?,
             };
-            if !(1..=SLOTS_MAX).contains(&number) {
-                return Err(bad(format!("{number} is not between 1 and {SLOTS_MAX}")));
-            }
-            u32::try_from(number).map_err(|_| bad("too large"))
+            let fits = u32::try_from(number).ok().filter(|number| (1..=max).contains(number));
+            fits.ok_or_else(|| bad(format!("{number} is not between 1 and {max}")))
+        })
+    }
+
+    pub(super) fn metrics(&mut self) -> Setting<Metrics> {
+        self.read("node.metrics", Metrics::Token, |raw| match text(raw)? {
+            "token" => Ok(Metrics::Token),
+            "open" => Ok(Metrics::Open),
+            other => Err(word(other, &["token", "open"])),
         })
     }
 
@@ -127,6 +131,21 @@ impl Reader<'_> {
             let names = list(raw, ',');
             match names.iter().find(|name| name.contains(['=', '\0', ' '])) {
                 Some(name) => Err(bad(format!("`{name}` is not the name of an environment variable"))),
+                None => Ok(names),
+            }
+        })
+    }
+
+    pub(super) fn host_names(&mut self, key: &'static str) -> Setting<Vec<String>> {
+        self.read(key, Vec::new(), |raw| {
+            let names = list(raw, ',');
+            let is_host = |name: &String| {
+                !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b))
+            };
+            match names.iter().find(|name| !is_host(name)) {
+                Some(name) => {
+                    Err(bad(format!("`{name}` is not the name of a host: letters, digits, `.` and `-`")))
+                }
                 None => Ok(names),
             }
         })

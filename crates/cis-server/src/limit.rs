@@ -1,0 +1,362 @@
+//! How much of the node one caller, and all of them together, may use at once. Whoever asks for more is told so at
+//! once and tries again: nothing queues here without a bound.
+//!
+//! | what | each identity | all together |
+//! |---|---|---|
+//! | requests a second | `node.rate` | |
+//! | requests under way | [`OWN_WORKING_MAX`] | [`WORKING_MAX`] |
+//! | long polls and followers | [`OWN_WAITING_MAX`] | [`WAITING_MAX`] |
+//! | bytes of bodies | [`OWN_BODIES_MAX`] | [`BODIES_MAX`] |
+//! | wrong tokens, by address | [`STRANGER_RATE`] | |
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cis_core::error::{ErrorCode, Refusal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// Requests that do something. One caller alone cannot take all the places.
+const WORKING_MAX: usize = 1_024;
+const OWN_WORKING_MAX: usize = 256;
+
+/// Requests that mostly wait: they cost a connection and a few kilobytes.
+const WAITING_MAX: usize = 10_000;
+const OWN_WAITING_MAX: usize = 7_500;
+
+/// Bytes of bodies in memory at once. A caller's share is two of the largest definitions.
+const BODIES_MAX: usize = 128 << 20;
+const OWN_BODIES_MAX: usize = 64 << 20;
+
+/// Bodies up to this size are bounded by the number of requests alone, so that whoever sends large ones keeps nobody
+/// from sending small ones.
+const SMALL_BODY: usize = 16 << 10;
+
+/// Bytes are counted in pieces of this size.
+const PIECE: usize = 4 << 10;
+
+/// Definitions that are parsed at once; a large one takes seconds of a core, and memory many times its size.
+const SMALL_DEFINITION: usize = 256 << 10;
+const PARSING_SMALL: usize = 4;
+const PARSING_LARGE: usize = 1;
+
+/// Requests with a wrong token that an address may make, per second and at once.
+const STRANGER_RATE: u32 = 50;
+const STRANGER_BURST: u32 = 500;
+
+/// Callers, addresses and good tokens kept in mind; those who have done nothing lately are forgotten first.
+const KNOWN_MAX: usize = 10_000;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    rate: u32,
+    shares: Mutex<HashMap<String, Arc<Share>>>,
+    strangers: Mutex<HashMap<IpAddr, Bucket>>,
+    /// Hashes of tokens that were good: theirs are not a stranger's requests, even from a stranger's address.
+    friends: Mutex<HashSet<String>>,
+    all: Room,
+    small_definitions: Arc<Semaphore>,
+    large_definitions: Arc<Semaphore>,
+}
+
+/// What one identity may use.
+#[derive(Debug)]
+pub(crate) struct Share {
+    bucket: Mutex<Bucket>,
+    own: Room,
+}
+
+/// Places, for one or for all.
+#[derive(Debug)]
+struct Room {
+    working: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+    bodies: Arc<Semaphore>,
+}
+
+/// Places taken at present.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InUse {
+    pub(crate) working: u64,
+    pub(crate) waiting: u64,
+}
+
+/// Held while a request is under way.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _own: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
+}
+
+impl Limits {
+    /// Limits with this many requests a second for each identity.
+    pub(crate) fn new(rate: u32) -> Self {
+        Self {
+            rate,
+            shares: Mutex::default(),
+            strangers: Mutex::default(),
+            friends: Mutex::default(),
+            all: Room::new(WORKING_MAX, WAITING_MAX, BODIES_MAX),
+            small_definitions: Arc::new(Semaphore::new(PARSING_SMALL)),
+            large_definitions: Arc::new(Semaphore::new(PARSING_LARGE)),
+        }
+    }
+
+    /// May a token nobody has met be looked up for this address? A good one that was met before always may.
+    pub(crate) fn check_stranger(&self, address: IpAddr, token: &str, now: Instant) -> Result<(), Refusal> {
+        let strangers = lock(&self.strangers);
+        let spent =
+            strangers.get(&network(address)).is_some_and(|bucket| !bucket.has_any(STRANGER_RATE, now));
+        if spent && !lock(&self.friends).contains(token) {
+            let why = "too many requests with wrong tokens came from your address";
+            return Err(Refusal::new(ErrorCode::RateLimited, why).hint("try again in a second"));
+        }
+        Ok(())
+    }
+
+    /// A token was wrong.
+    pub(crate) fn note_stranger(&self, address: IpAddr, now: Instant) {
+        let mut strangers = lock(&self.strangers);
+        if strangers.len() >= KNOWN_MAX {
+            strangers.retain(|_, bucket| !bucket.is_full(STRANGER_RATE, STRANGER_BURST, now));
+        }
+        if strangers.len() >= KNOWN_MAX {
+            // So many addresses at once: counting them is worth less than the memory.
+            strangers.clear();
+        }
+        let bucket = strangers.entry(network(address)).or_insert_with(|| Bucket::full(STRANGER_BURST, now));
+        bucket.take(STRANGER_RATE, STRANGER_BURST, now);
+    }
+
+    /// A token was good.
+    pub(crate) fn note_friend(&self, token: &str) {
+        let mut friends = lock(&self.friends);
+        if !friends.contains(token) {
+            if friends.len() >= KNOWN_MAX {
+                friends.clear();
+            }
+            friends.insert(token.to_owned());
+        }
+    }
+
+    /// Counts a request of `identity`; answers its share.
+    pub(crate) fn admit(&self, identity: &str, now: Instant) -> Result<Arc<Share>, Refusal> {
+        let burst = self.rate.saturating_mul(2);
+        let share = {
+            let mut shares = lock(&self.shares);
+            if shares.len() >= KNOWN_MAX && !shares.contains_key(identity) {
+                shares.retain(|_, share| {
+                    Arc::strong_count(share) > 1 || !lock(&share.bucket).is_full(self.rate, burst, now)
+                });
+            }
+            let share = shares.entry(identity.to_owned()).or_insert_with(|| {
+                let own = Room::new(OWN_WORKING_MAX, OWN_WAITING_MAX, OWN_BODIES_MAX);
+                Arc::new(Share { bucket: Mutex::new(Bucket::full(burst, now)), own })
+            });
+            share.clone()
+        };
+        if !lock(&share.bucket).take(self.rate, burst, now) {
+            let why = format!("`{identity}` makes more than {} requests a second", self.rate);
+            let hint = "wait as long as `Retry-After` says; wait for changes instead of asking for them";
+            return Err(Refusal::new(ErrorCode::RateLimited, why).hint(hint));
+        }
+        Ok(share)
+    }
+
+    /// A place for a request, for as long as it is under way; `waits` if it may take long without doing much.
+    pub(crate) fn place(&self, share: &Share, waits: bool) -> Result<Place, Refusal> {
+        let of = |room: &Room| if waits { room.waiting.clone() } else { room.working.clone() };
+        let _own = of(&share.own).try_acquire_owned().map_err(|_| yours("requests under way"))?;
+        let _all = of(&self.all).try_acquire_owned().map_err(|_| everybodys("requests under way"))?;
+        Ok(Place { _own, _all })
+    }
+
+    /// How many places are taken.
+    pub(crate) fn in_use(&self) -> InUse {
+        let taken = |max: usize, room: &Semaphore| (max - room.available_permits()) as u64;
+        InUse {
+            working: taken(WORKING_MAX, &self.all.working),
+            waiting: taken(WAITING_MAX, &self.all.waiting),
+        }
+    }
+
+    /// Room for a body that grows as it comes in.
+    pub(crate) fn body(self: &Arc<Self>, share: Arc<Share>) -> BodyRoom {
+        BodyRoom { limits: self.clone(), share, held: None, bytes: 0 }
+    }
+
+    /// A turn to parse a definition of this size.
+    pub(crate) async fn parsing(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Refusal> {
+        let turns = if bytes > SMALL_DEFINITION { &self.large_definitions } else { &self.small_definitions };
+        turns.clone().acquire_owned().await.map_err(|_| everybodys("definitions"))
+    }
+}
+
+impl Room {
+    fn new(working: usize, waiting: usize, bodies: usize) -> Self {
+        let places = |count| Arc::new(Semaphore::new(count));
+        Self { working: places(working), waiting: places(waiting), bodies: places(bodies / PIECE) }
+    }
+}
+
+/// What a body takes up; given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct BodyRoom {
+    limits: Arc<Limits>,
+    share: Arc<Share>,
+    held: Option<Place>,
+    bytes: usize,
+}
+
+impl BodyRoom {
+    /// Makes room for `more` bytes.
+    pub(crate) fn grow(&mut self, more: usize) -> Result<(), Refusal> {
+        let pieces = |bytes: usize| bytes.saturating_sub(SMALL_BODY).div_ceil(PIECE);
+        let new = pieces(self.bytes + more) - pieces(self.bytes);
+        self.bytes += more;
+        let Ok(new) = u32::try_from(new) else { return Err(yours("bytes")) };
+        if new == 0 {
+            return Ok(());
+        }
+        let take = |room: &Room| room.bodies.clone().try_acquire_many_owned(new);
+        let own = take(&self.share.own).map_err(|_| yours("bytes of bodies under way"))?;
+        let all = take(&self.limits.all).map_err(|_| everybodys("bytes of bodies under way"))?;
+        match &mut self.held {
+            Some(held) => {
+                held._own.merge(own);
+                held._all.merge(all);
+            }
+            None => self.held = Some(Place { _own: own, _all: all }),
+        }
+        Ok(())
+    }
+}
+
+fn yours(what: &str) -> Refusal {
+    Refusal::new(ErrorCode::RateLimited, format!("you have too many {what}"))
+        .hint("let some of them end, then try again")
+}
+
+fn everybodys(what: &str) -> Refusal {
+    Refusal::new(ErrorCode::Unavailable, format!("the node has too many {what}"))
+        .hint("wait as long as `Retry-After` says, then try again")
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whoever has one address of an IPv6 network has all of them.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        address => address,
+    }
+}
+
+/// Requests that may be made: so many a second, and some saved up.
+#[derive(Debug)]
+struct Bucket {
+    left: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    fn full(burst: u32, now: Instant) -> Self {
+        Self { left: burst.into(), at: now }
+    }
+
+    fn has(&self, rate: u32, now: Instant) -> f64 {
+        self.left + f64::from(rate) * now.saturating_duration_since(self.at).as_secs_f64()
+    }
+
+    fn has_any(&self, rate: u32, now: Instant) -> bool {
+        self.has(rate, now) >= 1.0
+    }
+
+    fn is_full(&self, rate: u32, burst: u32, now: Instant) -> bool {
+        self.has(rate, now) >= f64::from(burst)
+    }
+
+    /// Takes one, if there is one.
+    fn take(&mut self, rate: u32, burst: u32, now: Instant) -> bool {
+        self.left = self.has(rate, now).min(burst.into());
+        self.at = now;
+        let any = self.left >= 1.0;
+        if any {
+            self.left -= 1.0;
+        }
+        any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_caller_gets_its_rate_and_no_more() {
+        let (limits, start) = (Limits::new(10), Instant::now());
+        let admitted = |who: &str, from: usize, ms: u64| {
+            (from..100).filter(|_| limits.admit(who, start + Duration::from_millis(ms)).is_ok()).count()
+        };
+        assert_eq!(admitted("a", 0, 0), 20);
+        assert_eq!(admitted("a", 0, 1_000), 10);
+        assert_eq!(admitted("b", 0, 1_000), 20, "another caller has its own");
+        assert_eq!(limits.admit("a", start).unwrap_err().code, ErrorCode::RateLimited);
+    }
+
+    #[test]
+    fn one_caller_does_not_take_every_place() {
+        let (limits, now) = (Limits::new(10), Instant::now());
+        let (greedy, modest) = (limits.admit("g", now).unwrap(), limits.admit("m", now).unwrap());
+        let held: Vec<Place> = (0..OWN_WORKING_MAX).map(|_| limits.place(&greedy, false).unwrap()).collect();
+        assert_eq!(limits.place(&greedy, false).unwrap_err().code, ErrorCode::RateLimited);
+        assert!(limits.place(&modest, false).is_ok() && limits.place(&greedy, true).is_ok());
+        drop(held);
+        assert!(limits.place(&greedy, false).is_ok());
+    }
+
+    #[test]
+    fn large_bodies_leave_room_for_others() {
+        let (limits, now) = (Arc::new(Limits::new(10)), Instant::now());
+        let share = |who: &str| limits.admit(who, now).unwrap();
+        let fill = |who: &str| {
+            let mut room = limits.body(share(who));
+            while room.grow(1 << 20).is_ok() {}
+            room
+        };
+        let (a, _b) = (fill("a"), fill("b"));
+        assert!(limits.body(share("a")).grow(1 << 20).unwrap_err().code == ErrorCode::RateLimited);
+        assert!(limits.body(share("c")).grow(1 << 20).unwrap_err().code == ErrorCode::Unavailable);
+        assert!(limits.body(share("c")).grow(SMALL_BODY).is_ok(), "a small one always has room");
+        drop(a);
+        assert!(limits.body(share("c")).grow(1 << 20).is_ok());
+    }
+
+    #[test]
+    fn guessing_tokens_shuts_out_guessers_only() {
+        let (limits, start) = (Limits::new(10), Instant::now());
+        let (bad, good): (IpAddr, IpAddr) = ("2001:db8::1".parse().unwrap(), "192.0.2.1".parse().unwrap());
+        limits.note_friend("friend");
+        for _ in 0..STRANGER_BURST {
+            assert!(limits.check_stranger(bad, "guess", start).is_ok());
+            limits.note_stranger(bad, start);
+        }
+        let neighbour = "2001:db8::2".parse().unwrap();
+        assert_eq!(
+            limits.check_stranger(neighbour, "guess", start).unwrap_err().code,
+            ErrorCode::RateLimited
+        );
+        assert!(limits.check_stranger(bad, "friend", start).is_ok());
+        assert!(limits.check_stranger(good, "guess", start).is_ok());
+        assert!(limits.check_stranger(bad, "guess", start + Duration::from_secs(1)).is_ok());
+    }
+}

@@ -1,0 +1,47 @@
+//! What is noted of every request, whatever becomes of it: its trace, its time, its status. Never a token, a body, or
+//! anything else a caller sent beside the path.
+
+use axum::extract::{MatchedPath, Request, State as Has};
+use axum::middleware::Next;
+use axum::response::Response;
+use cis_engine::system::System;
+use tokio::time::Instant;
+
+use crate::State;
+use crate::door::may_wait;
+use crate::meter::Route;
+use crate::say::Why;
+use crate::table::ROUTES;
+use crate::trace::{TRACEPARENT, Trace};
+
+/// Follows a request through.
+pub(crate) async fn observe(Has(state): Has<State>, mut request: Request, next: Next) -> Response {
+    let trace = Trace::of(request.headers(), &System);
+    let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let (route, waits) = (route(&request, path.as_deref()), may_wait(path.as_deref(), request.uri()));
+    request.extensions_mut().insert(trace.clone());
+    let began = Instant::now();
+    let mut response = next.run(request).await;
+    let (took, status) = (began.elapsed(), response.status().as_u16());
+    state.meter.count(route, status, (!waits).then_some(took));
+    let (method, path) = route;
+    let Trace { trace_id, request_id, .. } = &trace;
+    let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    match response.extensions().get::<Why>() {
+        Some(Why(why)) => {
+            tracing::error!(method, path, status, took_ms, trace_id, request_id, why, "request failed")
+        }
+        None => tracing::debug!(method, path, status, took_ms, trace_id, request_id, "request"),
+    }
+    if let Some(header) = trace.header() {
+        response.headers_mut().insert(TRACEPARENT, header);
+    }
+    response
+}
+
+/// The route as the table names it: what is told of a request must not grow with what callers make up.
+fn route(request: &Request, path: Option<&str>) -> Route {
+    let known =
+        ROUTES.iter().find(|(method, known, _)| *method == request.method().as_str() && Some(*known) == path);
+    known.map_or(("other", "other"), |(method, path, _)| (method, path))
+}

@@ -1,0 +1,351 @@
+//! What a node does when there is too much of something, when it is told to hold still, and what it says of itself.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says so by failing")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Barrier;
+
+use cis_server::table::ROUTES;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use support::Node;
+use support::http::{Answer, Client};
+
+const PUBLISH: &str = "/api/v1/dag/publish";
+
+/// Clients that call at once.
+const CLIENTS: usize = 64;
+
+fn dag(id: &str, command: &str) -> String {
+    json!({"dag_id": id, "tasks": [{"id": "t1", "type": "shell", "command": command}]}).to_string()
+}
+
+/// Publishes and confirms; answers the run's id.
+fn start(client: &Client, definition: &str) -> String {
+    let published = client.post(PUBLISH, definition);
+    assert_eq!(published.status, 201, "{published:?}");
+    let confirmed = client.post(published.json()["confirm_url"].as_str().unwrap(), "");
+    assert_eq!(confirmed.status, 200, "{confirmed:?}");
+    confirmed.json()["run_id"].as_str().unwrap().to_owned()
+}
+
+/// Asks to be told until the status is what `enough` wants.
+fn until(client: &Client, dag: &str, enough: impl Fn(&Value) -> bool) -> Value {
+    let mut told = client.get(&format!("/api/v1/dag/{dag}/status")).json();
+    while !enough(&told) {
+        let version = &told["version"];
+        told = client.get(&format!("/api/v1/dag/{dag}/status?wait=30s&after={version}")).json();
+    }
+    told
+}
+
+fn until_completed(client: &Client, dag: &str) -> Value {
+    let told = until(client, dag, |told| !["queued", "running"].contains(&told["status"].as_str().unwrap()));
+    assert_eq!(told["status"], "completed", "{told}");
+    told
+}
+
+#[test]
+fn whoever_asks_too_often_is_told_to_wait() {
+    let node = Node::new().with("CIS_NODE_RATE", "1");
+    let up = node.up();
+    let agent = up.client.with(&node.token(["did:cis:agent:a"]));
+    let start = Barrier::new(CLIENTS);
+    let answers: Vec<Answer> = std::thread::scope(|scope| {
+        let ask = || {
+            start.wait();
+            agent.get("/api/v1/whoami")
+        };
+        let asking: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(ask)).collect();
+        asking.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let (good, limited): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
+    assert!(good.len() >= 2 && !limited.is_empty(), "{answers:?}");
+    for answer in limited {
+        assert_eq!((answer.status, answer.code()), (429, "RateLimited".to_owned()));
+        assert_eq!(answer.header("retry-after"), Some("1"));
+    }
+    // Another identity has a rate of its own.
+    assert_eq!(up.client.get("/api/v1/whoami").status, 200);
+}
+
+#[test]
+fn whoever_guesses_tokens_shuts_out_nobody_else() {
+    let node = Node::new();
+    let up = node.up();
+    assert_eq!(up.client.get("/api/v1/whoami").status, 200);
+    let guess = |n: usize| up.client.with(&format!("cis_{n}")).get("/api/v1/whoami");
+    let limited = (0..20_000).map(guess).find(|answer| answer.status != 401).expect("no end of guesses");
+    assert_eq!((limited.status, limited.code()), (429, "RateLimited".to_owned()));
+    assert_eq!(up.client.get("/api/v1/whoami").status, 200);
+}
+
+#[test]
+fn a_node_is_called_by_its_own_names_only() {
+    let node = Node::new().with("CIS_NODE_HOSTS", "cis.example.org");
+    let up = node.up();
+    let call = |headers: &[(&str, &str)]| up.client.call("GET", "/api/v1/whoami", headers, "").status;
+    assert_eq!(call(&[("Host", "cis.example.org")]), 200);
+    assert_eq!(call(&[("Host", "CIS.example.org:6767")]), 200);
+    assert_eq!(call(&[("Host", "cis.example.org"), ("Origin", "https://cis.example.org")]), 200);
+    assert_eq!(call(&[("Host", "cis.example.org"), ("Origin", "https://example.org")]), 403);
+    assert_eq!(call(&[("Host", "example.org")]), 403);
+    assert_eq!(call(&[("Host", "cis.example.org.evil.example")]), 403);
+}
+
+#[test]
+fn no_call_takes_a_body_nested_too_deep() {
+    let node = Node::new();
+    let up = node.up();
+    let deep = format!("{{\n\"a\": {}", "[".repeat(100_000));
+    for (_, path, _) in ROUTES.into_iter().filter(|(method, ..)| *method == "POST") {
+        let path = path.replace("{scope}", "global");
+        let answer = up.client.post(&path, &deep);
+        assert_eq!((answer.status, answer.code()), (422, "ValidationFailed".to_owned()), "{path}");
+        let problem = &answer.json()["error"]["details"][0];
+        assert_eq!((&problem["code"], &problem["line"]), (&json!("TooDeep"), &json!(2)), "{path}: {problem}");
+    }
+    assert_eq!(up.client.get("/ready").status, 200, "and none of them was done");
+}
+
+/// Begins a request that says it has a body of so many bytes.
+fn begin(client: &Client, path: &str, bytes: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(&*client.address).unwrap();
+    let (host, token) = (&client.address, &client.token);
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\
+         Content-Length: {bytes}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream
+}
+
+/// Sends a body as far as the node takes it; answers the status, if there was one to read.
+fn force(client: &Client, body: &[u8]) -> Option<u16> {
+    let mut stream = begin(client, PUBLISH, body.len());
+    let _ = stream.write_all(body);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).split(' ').nth(1)?.parse().ok()
+}
+
+/// The most memory a process has used, in MiB.
+fn peak_mib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1_024
+}
+
+#[test]
+fn two_hundred_hostile_senders_stop_nobody_else() {
+    let node = Node::new();
+    let up = node.up();
+    let hostile: Vec<Client> =
+        (0..4).map(|n| up.client.with(&node.token([format!("did:cis:agent:evil-{n}").as_str()]))).collect();
+    let before = peak_mib(up.running.pid());
+    // Slow: each has a place and sends no more.
+    let slow: Vec<TcpStream> = (0..100)
+        .map(|n| {
+            let mut stream = begin(&hostile[n % 4], PUBLISH, 8 << 20);
+            stream.write_all(&[b' '; 4_096]).unwrap();
+            stream
+        })
+        .collect();
+    let big = format!("{{\"dag_id\":\"big\",\"junk\":\"{}\"}}", "x".repeat((32 << 20) - 100)).into_bytes();
+    let deep = "[".repeat(8 << 20).into_bytes();
+    std::thread::scope(|scope| {
+        let (hostile, big, deep) = (&hostile, &big, &deep);
+        let forcing: Vec<_> = (0..100)
+            .map(|n| scope.spawn(move || force(&hostile[n % 4], if n % 2 == 0 { big } else { deep })))
+            .collect();
+        for n in 0..20 {
+            let id = format!("honest-{n}");
+            start(&up.client, &dag(&id, "true"));
+            until_completed(&up.client, &id);
+        }
+        for answer in forcing {
+            let status = answer.join().unwrap();
+            assert!(status.is_none_or(|status| [422, 429, 503].contains(&status)), "{status:?}");
+        }
+    });
+    assert_eq!(up.client.get("/api/v1/pending").json()["pending"], json!([]));
+    drop(slow);
+    let used = peak_mib(up.running.pid()) - before;
+    // What bodies may take, what parsing one of them takes, and some air; all of them would be 2 GiB.
+    assert!(used < 512, "{used} MiB");
+    node.assert_sound();
+}
+
+/// The value of a metric by its name and labels.
+fn metric(page: &str, name: &str) -> Option<f64> {
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    Some(line.parse().unwrap())
+}
+
+#[test]
+fn a_node_tells_how_it_is_doing() {
+    let node = Node::new();
+    let up = node.up();
+    let some = up.client.with(&node.token(["s", "--as", "reader", "--scope", "project-a"]));
+    assert_eq!(up.client.post("/api/v1/node/drain", "").status, 200);
+    let tasks: Vec<Value> = (0..3).map(|n| json!({"id": format!("t{n}"), "command": "true"})).collect();
+    start(&up.client, &json!({"dag_id": "d", "tasks": tasks}).to_string());
+    assert_eq!(up.client.get("/api/v1/made-up/by-a-caller").status, 404);
+    let answer = up.client.get("/metrics");
+    assert!(answer.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
+    let page = answer.body;
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(value.parse::<f64>().is_ok() && name.starts_with(|c: char| c.is_ascii_lowercase()), "{line}");
+    }
+    let published = "{method=\"POST\",route=\"/api/v1/dag/publish\"";
+    assert_eq!(metric(&page, &format!("cis_http_requests_total{published},status=\"201\"}}")), Some(1.0));
+    assert_eq!(metric(&page, &format!("cis_http_request_duration_seconds_count{published}}}")), Some(1.0));
+    let other = "cis_http_requests_total{method=\"other\",route=\"other\",status=\"404\"}";
+    assert_eq!(metric(&page, other), Some(1.0));
+    assert_eq!(metric(&page, "cis_queue_depth{kind=\"shell\"}"), Some(3.0));
+    assert_eq!(metric(&page, "cis_runs{status=\"queued\"}"), Some(1.0));
+    assert_eq!(metric(&page, "cis_draining"), Some(1.0));
+    assert!(metric(&page, "process_resident_memory_bytes").unwrap() > 1e6);
+    assert!(metric(&page, "cis_commits_total").unwrap() >= 2.0);
+    assert!(!page.contains("made-up"));
+    // It is about the whole node.
+    assert_eq!(some.get("/metrics").status, 403);
+    assert_eq!(up.client.raw("GET", "/metrics", &up.client.address, &[], "").status, 401);
+    up.running.signal(Signal::TERM);
+    up.running.wait().code(0);
+    let open = Node::new().with("CIS_NODE_METRICS", "open");
+    let up = open.up();
+    assert_eq!(up.client.raw("GET", "/metrics", &up.client.address, &[], "").status, 200);
+}
+
+#[test]
+fn logs_tell_what_happened_and_no_secrets() {
+    let node = Node::new().with("CIS_LOG", "debug");
+    let up = node.up();
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let traceparent = format!("00-{trace}-00f067aa0ba902b7-01");
+    assert_eq!(up.client.post(PUBLISH, &dag("traced", "echo $TRACEPARENT; : hush")).status, 201);
+    let headers = [("traceparent", traceparent.as_str())];
+    let confirmed = up.client.call("POST", "/api/v1/dag/traced/confirm", &headers, "");
+    let told = confirmed.header("traceparent").unwrap();
+    assert!(
+        told.starts_with(&format!("00-{trace}-")) && told.ends_with("-01") && told != traceparent,
+        "{told}"
+    );
+    let done = until_completed(&up.client, "traced");
+    assert_eq!(done["tasks"][0]["output"], format!("{traceparent}\n"));
+    // Whoever sends none, or nonsense, gets one.
+    assert_eq!(up.client.get("/health").header("traceparent").unwrap().len(), 55);
+    let token = up.client.token.clone();
+    up.running.signal(Signal::TERM);
+    let ended = up.running.wait().code(0);
+    let lines: Vec<Value> = ended.err.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let find = |message: &str| {
+        let found = lines.iter().filter(|line| line["message"] == message);
+        found.collect::<Vec<_>>()
+    };
+    assert_eq!((find("node started").len(), find("node stopped").len()), (1, 1), "{}", ended.err);
+    assert_eq!(
+        (&find("run started")[0]["run"], &find("run started")[0]["level"]),
+        (&json!("traced#1"), &json!("INFO"))
+    );
+    assert_eq!(find("run ended")[0]["status"], "completed");
+    let request = find("request").into_iter().find(|line| line["trace_id"] == trace).unwrap();
+    assert_eq!((&request["path"], &request["status"]), (&json!("/api/v1/dag/{id}/confirm"), &json!(200)));
+    assert!(told.contains(request["request_id"].as_str().unwrap()));
+    assert!(!ended.err.contains(&token) && !ended.err.contains("hush"));
+}
+
+#[test]
+fn a_paused_run_waits_and_others_do_not() {
+    let node = Node::new();
+    let (begun, gate) = (node.fifo("begun"), node.fifo("gate"));
+    let first =
+        format!("echo x > {}; read -r _ < {}", node.path("begun").display(), node.path("gate").display());
+    let up = node.up();
+    let tasks = json!([{"id": "a", "command": first}, {"id": "b", "command": "true", "depends_on": ["a"]}]);
+    let run = start(&up.client, &json!({"dag_id": "held", "tasks": tasks}).to_string());
+    begun.line();
+    let paused = up.client.post(&format!("/api/v1/runs/{run}/pause"), "").json();
+    assert_eq!((&paused["paused"], &paused["status"]), (&json!(true), &json!("running")));
+    gate.let_through(1);
+    // What ran has ended, and what it made ready has not been started, though others have since.
+    until(&up.client, "held", |told| told["tasks"][0]["status"] == "completed");
+    start(&up.client, &dag("other", "true"));
+    until_completed(&up.client, "other");
+    let held = up.client.get("/api/v1/dag/held/status").json();
+    assert_eq!((&held["paused"], &held["tasks"][1]["status"]), (&json!(true), &json!("ready")));
+    node.ok(["status", "held"]).says("paused");
+    node.ok(["dag", "unpause", "held"]).says("held#1 goes on");
+    assert_eq!(until_completed(&up.client, "held")["paused"], false);
+    let mut heard = Vec::new();
+    up.client.follow(None, |_, event| {
+        let kind = event["type"].as_str().unwrap().to_owned();
+        if event["data"]["run_id"] == json!(run) && kind.starts_with("cis.run.") {
+            heard.push(kind);
+        }
+        heard.last().is_some_and(|kind| kind == "cis.run.complete")
+    });
+    assert_eq!(
+        heard,
+        ["create", "start", "pause", "unpause", "complete"].map(|step| format!("cis.run.{step}"))
+    );
+    assert_eq!(up.client.post(&format!("/api/v1/runs/{run}/pause"), "").code(), "InvalidTransition");
+    // One that is paused can still be stopped.
+    let hold = format!("read -r _ < {}", node.path("gate").display());
+    let run = start(&up.client, &dag("doomed", &hold));
+    node.ok(["dag", "pause", "doomed"]).says("is paused");
+    assert_eq!(up.client.post(&format!("/api/v1/runs/{run}/cancel"), "").status, 200);
+    until(&up.client, "doomed", |told| told["status"] == "cancelled");
+    node.assert_sound();
+}
+
+#[test]
+fn a_paused_scope_waits_and_others_do_not() {
+    let node = Node::new();
+    let up = node.up();
+    let pause = |client: &Client, scope: &str, how: &str| {
+        client.post(&format!("/api/v1/scopes/{scope}/{how}"), "").status
+    };
+    let theirs = up.client.with(&node.token(["b", "--as", "owner", "--scope", "project-b"]));
+    assert_eq!((pause(&theirs, "project-a", "pause"), pause(&theirs, "project-b", "pause")), (404, 200));
+    assert_eq!(pause(&up.client, "not-a-scope", "pause"), 404);
+    start(&theirs, &dag("theirs", "true"));
+    start(&up.client, &dag("ours", "true"));
+    until_completed(&up.client, "ours");
+    let held = theirs.get("/api/v1/dag/theirs/status").json();
+    assert_eq!((&held["status"], &held["paused"]), (&json!("queued"), &json!(true)));
+    assert_eq!(pause(&up.client, "project-b", "unpause"), 200);
+    until_completed(&theirs, "theirs");
+}
+
+#[test]
+fn a_draining_node_ends_what_runs_and_starts_nothing() {
+    let node = Node::new();
+    let (begun, gate) = (node.fifo("begun"), node.fifo("gate"));
+    let command =
+        format!("echo x > {}; read -r _ < {}", node.path("begun").display(), node.path("gate").display());
+    node.cis(["node", "drain"]).code(1).tells("no node runs on this data directory");
+    let up = node.up();
+    start(&up.client, &dag("running", &command));
+    begun.line();
+    assert_eq!(up.client.get("/ready").status, 200);
+    assert_eq!(up.client.post("/api/v1/node/drain", "").json()["changed"], true);
+    assert_eq!(up.client.post("/api/v1/node/drain", "").json()["changed"], false);
+    let ready = up.client.get("/ready");
+    assert_eq!((ready.status, &ready.json()["error"]["message"]), (503, &json!("draining")));
+    assert_eq!(up.client.get("/health").status, 200);
+    start(&up.client, &dag("later", "true"));
+    gate.let_through(1);
+    until_completed(&up.client, "running");
+    assert_eq!(up.client.get("/api/v1/dag/later/status").json()["status"], "queued");
+    node.ok(["node", "undrain"]).says("starts tasks again");
+    until_completed(&up.client, "later");
+    assert_eq!(up.client.get("/ready").status, 200);
+    let theirs = up.client.with(&node.token(["b", "--as", "owner", "--scope", "project-b"]));
+    assert_eq!(theirs.post("/api/v1/node/drain", "").status, 403);
+}
