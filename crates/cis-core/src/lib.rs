@@ -15,6 +15,7 @@
 //! | [`policy`] | how a run ends |
 //! | [`template`] | values into `env`, and `when` expressions |
 //! | [`event`] | what happened, and folding it back into state |
+//! | [`notice`] | what people are told of without asking |
 //! | [`access`], [`did`] | callers, their roles and scopes; their names |
 //! | [`why`] | what holds the tasks of a run |
 //! | [`error`] | stable error codes |
@@ -25,6 +26,7 @@ pub mod did;
 pub mod error;
 pub mod event;
 pub mod id;
+pub mod notice;
 pub mod policy;
 pub mod readiness;
 pub mod retry;

@@ -96,7 +96,7 @@ pub fn decide(retry: Option<&Retry>, idempotent: bool, used: u32, failure: Failu
 }
 
 /// The wait after the `used`th try (from 1).
-fn backoff(retry: &Retry, used: u32, random: u64) -> Millis {
+pub(crate) fn backoff(retry: &Retry, used: u32, random: u64) -> Millis {
     let doublings = match retry.backoff {
         Backoff::Fixed => 0,
         Backoff::Exponential => used.saturating_sub(1).min(40),

@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{RunId, RunKey, Scope};
+use cis_core::id::{Position, RunId, RunKey, Scope};
+use cis_core::notice::Way;
 use cis_core::run::RunStatus;
 use cis_core::source::{Clock, Timestamp, new_run_id};
 use cis_store::port::{
     Approve, Approved, Decide, Decided, IdempotencyKey, Once, Publish, Published, RunRef, StartRun, Store,
+    Tried,
 };
 use cis_store::sqlite::{Reader, SqliteStore, Written};
 use tokio::sync::{OnceCell, watch};
@@ -206,6 +208,11 @@ impl Node {
     /// How much has been written since the node started.
     pub fn written(&self) -> Written {
         self.store.written()
+    }
+
+    /// Notes what came of trying to tell somebody of an event.
+    pub async fn settle_notice(&self, of: Position, way: Way, tried: Tried) -> Result<(), Refusal> {
+        Ok(self.store.settle_notice(of, way, tried, self.now()).await?)
     }
 
     /// Lets somebody call.

@@ -340,6 +340,8 @@ async fn live(
     ready: mpsc::Sender<(Handle, tokio::runtime::Handle, SqliteStore)>,
 ) -> Result<(), Refusal> {
     let store = SqliteStore::open(&options.data_dir.database(), options.durability)?;
+    // Before anything is recorded: what ended while nobody coordinated is told of as well.
+    store.keep_notices(options.notices.clone());
     let data_dir = options.data_dir.clone();
     let (coordinator, handle) =
         Coordinator::start(store.clone().here(), options, Arc::new(System), Arc::new(System)).await?;

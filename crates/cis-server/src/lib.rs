@@ -16,6 +16,7 @@
 //! | `trace`, `meter` | which trace it belongs to; what is counted |
 //! | `route` | what each call does |
 //! | `cursor` | where a list goes on |
+//! | [`page`] | a page per error code |
 //! | `reads` | a few read-only views of the store |
 //! | `say` | answers and errors, as JSON |
 
@@ -26,6 +27,7 @@ mod limit;
 mod listen;
 mod meter;
 mod observe;
+pub mod page;
 mod reads;
 mod route;
 mod say;

@@ -6,6 +6,8 @@ use axum::response::{IntoResponse, Response};
 use cis_core::error::{ErrorCode, Refusal};
 use serde_json::{Value, json};
 
+use crate::page;
+
 /// A refusal on its way out, perhaps with more beside it.
 #[derive(Debug)]
 pub(crate) struct No(pub(crate) Refusal, pub(crate) Value);
@@ -26,7 +28,8 @@ impl<E: Into<Refusal>> From<E> for No {
 impl IntoResponse for No {
     fn into_response(self) -> Response {
         let Self(refusal, beside) = self;
-        let mut error = json!({"code": refusal.code, "message": &refusal.message});
+        let mut error =
+            json!({"code": refusal.code, "message": &refusal.message, "docs": page::path(refusal.code)});
         if let Some(hint) = refusal.hint {
             error["hint"] = hint.into();
         }
@@ -64,7 +67,7 @@ pub(crate) fn expected(refusal: Refusal) -> Response {
 }
 
 /// Which HTTP status a code stands for: decided here and nowhere else.
-fn status(code: ErrorCode) -> StatusCode {
+pub(crate) fn status(code: ErrorCode) -> StatusCode {
     match code {
         ErrorCode::ContentConflict
         | ErrorCode::InvalidTransition

@@ -57,6 +57,8 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("GET", "/api/v1/whoami", Access::Anyone),
     ("GET", "/ready", Access::Anyone),
     ("GET", "/metrics", Access::With(Role::Read)),
+    // Open: who has no token yet is told here how to get one.
+    ("GET", "/docs/errors/{code}", Access::Open),
     ("GET", "/health", Access::Open),
     ("HEAD", "/health", Access::Open),
 ];

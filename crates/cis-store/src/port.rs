@@ -9,7 +9,10 @@ use cis_core::access::Caller;
 use cis_core::dag::Dag;
 use cis_core::dag::plan::Plan;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{DagId, Epoch, ExecutionId, Fence, Revision, RunId, RunKey, Scope, TaskId, TaskIx};
+use cis_core::id::{
+    DagId, Epoch, ExecutionId, Fence, Position, Revision, RunId, RunKey, Scope, TaskId, TaskIx,
+};
+use cis_core::notice::Way;
 use cis_core::retry::Failure;
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::{BootTime, Millis, Timestamp};
@@ -100,6 +103,14 @@ pub trait Store: Send + Sync + 'static {
     fn create_token(&self, token: NewToken) -> impl Future<Output = Answer<()>> + Send;
     /// Takes that back; false if there is nothing to take back.
     fn revoke_token(&self, token_id: String, now: Timestamp) -> impl Future<Output = Answer<bool>> + Send;
+    /// Notes what came of trying to tell somebody of an event. One that is settled already stays as it is.
+    fn settle_notice(
+        &self,
+        of: Position,
+        way: Way,
+        tried: Tried,
+        now: Timestamp,
+    ) -> impl Future<Output = Answer<()>> + Send;
     /// Notes that processes have started; changes no state.
     fn note_started(&self, started: Vec<Started>) -> impl Future<Output = Answer<()>> + Send;
 }
@@ -323,6 +334,14 @@ pub struct NewToken {
     pub by: String,
     pub now: Timestamp,
     pub expires_at: Option<Timestamp>,
+}
+
+/// What came of trying to tell somebody something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tried {
+    Given,
+    Again { at: Timestamp, problem: String },
+    GivenUp { problem: String },
 }
 
 /// What a run does with one task.

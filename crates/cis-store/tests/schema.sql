@@ -117,6 +117,19 @@ CREATE TABLE notes (
     note         TEXT,
     PRIMARY KEY (execution_id, fence, number)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE outbox (
+    position    INTEGER NOT NULL,
+    way         TEXT    NOT NULL CHECK (way IN ('command', 'webhook')),
+    occasion    TEXT    NOT NULL CHECK (occasion IN ('waiting', 'failed', 'completed')),
+    tries       INTEGER NOT NULL DEFAULT 0,
+    -- When it is tried next.
+    due_at      INTEGER,
+    given_up_at INTEGER,
+    -- What the last try came to.
+    problem     TEXT,
+    PRIMARY KEY (position, way),
+    CHECK ((due_at IS NULL) <> (given_up_at IS NULL))
+) STRICT, WITHOUT ROWID;
 CREATE TABLE paused_scopes (
     scope     TEXT PRIMARY KEY,
     paused_at INTEGER NOT NULL
@@ -200,6 +213,8 @@ CREATE INDEX definitions_pending ON dag_definitions (created_at) WHERE status = 
 CREATE INDEX keys_old ON idempotency_keys (created_at);
 CREATE INDEX leases_expiring ON leases (expires);
 CREATE INDEX leases_overdue ON leases (deadline) WHERE deadline IS NOT NULL;
+CREATE INDEX outbox_due ON outbox (way, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX outbox_given_up ON outbox (given_up_at) WHERE given_up_at IS NOT NULL;
 CREATE INDEX runs_due ON dag_runs (deadline) WHERE completed_at IS NULL AND deadline IS NOT NULL;
 CREATE INDEX runs_unfinished ON dag_runs (run_key) WHERE completed_at IS NULL;
 CREATE INDEX steps_of_run ON steps (run_key);

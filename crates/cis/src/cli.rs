@@ -400,6 +400,12 @@ pub enum NodeCommand {
     Drain,
     /// Start tasks again
     Undrain,
+    /// What nobody could be told yet, and what was given up
+    Notifications {
+        /// At most so many
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+    },
 }
 
 #[derive(Debug, Args)]

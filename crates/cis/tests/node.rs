@@ -212,6 +212,7 @@ fn a_follower_who_is_cut_off_misses_nothing_and_hears_nothing_twice() {
 /// A path of the table with something in its braces.
 fn filled(path: &str) -> String {
     path.replace("{id}", "secret")
+        .replace("{code}", "NotFound")
         .replace("{run}", "01890000-0000-7000-8000-000000000000")
         .replace("{task}", "t")
 }
@@ -294,6 +295,11 @@ fn wrong_requests_hear_what_is_wrong() {
     let answer = publish(&faulty.to_string());
     assert_eq!((answer.status, answer.code()), (422, "ValidationFailed".to_owned()));
     assert!(answer.json()["error"]["details"].as_array().unwrap().len() >= 3, "{answer:?}");
+    // What to do about it is a page away, token or not.
+    let docs = answer.json()["error"]["docs"].as_str().unwrap().to_owned();
+    let page = up.client.raw("GET", &docs, &up.client.address, &[], "");
+    assert!(page.status == 200 && page.body.starts_with("# `ValidationFailed`"), "{page:?}");
+    assert_eq!(up.client.get("/docs/errors/Nothing").status, 404);
     for body in ["", "{", "[]", "null", "{\"tasks\": 1}", &"[".repeat(100_000)] {
         assert_eq!(publish(body).status, 422, "{body:.40}");
     }

@@ -8,23 +8,25 @@ use serde::Deserialize;
 use crate::run::{cargo, output};
 
 /// Each crate of ours with the ones of ours it may know.
-const MAY_KNOW: [(&str, &[&str]); 8] = [
+const MAY_KNOW: [(&str, &[&str]); 9] = [
     ("cis-core", &[]),
     ("cis-store", &["cis-core"]),
     ("cis-runner", &["cis-core"]),
     ("cis-engine", &["cis-core", "cis-store", "cis-runner"]),
     ("cis-server", &["cis-core", "cis-store", "cis-engine"]),
     ("cis-client", &["cis-core"]),
-    ("cis", &["cis-core", "cis-store", "cis-runner", "cis-engine", "cis-server", "cis-client"]),
+    ("cis-notify", &["cis-core", "cis-store", "cis-engine"]),
+    ("cis", &["cis-core", "cis-store", "cis-runner", "cis-engine", "cis-server", "cis-client", "cis-notify"]),
     ("xtask", &["cis-core", "cis-store"]),
 ];
 
 /// Each crate of ours with libraries that are none of its business.
-const MUST_NOT_KNOW: [(&str, &[&str]); 5] = [
+const MUST_NOT_KNOW: [(&str, &[&str]); 6] = [
     ("cis-core", &["tokio", "rusqlite", "rustix", "nix", "getrandom", "axum", "reqwest"]),
     ("cis-runner", &["tokio", "rusqlite", "axum", "reqwest"]),
     ("cis-engine", &["rusqlite", "axum"]),
     ("cis-server", &["rusqlite", "rustix", "nix"]),
+    ("cis-notify", &["rusqlite", "axum"]),
     ("cis", &["rusqlite"]),
 ];
 

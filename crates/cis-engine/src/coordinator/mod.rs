@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use cis_core::error::Refusal;
 use cis_core::id::{Epoch, RunKey};
+use cis_core::notice::Wanted;
 use cis_core::run::StopReason;
 use cis_core::source::{Clock, Millis, Random, Timestamp};
 use cis_core::task::TaskStatus;
@@ -72,6 +73,8 @@ pub struct Options {
     pub limits: Limits,
     /// Where this process serves others over HTTP, if it does.
     pub address: Option<String>,
+    /// What to keep for whoever tells people.
+    pub notices: Wanted,
 }
 
 /// The coordinator's state.

@@ -14,7 +14,6 @@ use cis_core::id::Position;
 use cis_engine::coordinator::handle::next_look;
 use cis_store::sqlite::{LogLine, Reader};
 use serde::Deserialize;
-use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -116,28 +115,10 @@ impl Filter {
         caller.sees(&line.scope)
             && is(&self.dag, Some(line.dag_id.as_str()))
             && is(&self.run, line.run_id.map(|run| run.to_string()).as_deref())
-            && is(&self.kind, Some(&kind(line)))
+            && is(&self.kind, Some(&line.kind()))
     }
 }
 
-/// What kind of event it is: what it is about, and what happened.
-fn kind(line: &LogLine) -> String {
-    let about = match (&line.task_id, &line.run_id) {
-        (Some(_), _) => "task",
-        (None, Some(_)) => "run",
-        (None, None) => "dag",
-    };
-    format!("cis.{about}.{}", line.step)
-}
-
-/// In the shape of a CloudEvent.
 fn event(line: &LogLine) -> Event {
-    let about = match (&line.run_number, &line.task_id) {
-        (Some(number), Some(task)) => format!("{}#{number}/{task}", line.dag_id),
-        (Some(number), None) => format!("{}#{number}", line.dag_id),
-        (None, _) => line.dag_id.to_string(),
-    };
-    let told = json!({"specversion": "1.0", "id": line.position.to_string(), "source": "cis", "type": kind(line),
-                      "subject": about, "data": line});
-    Event::default().id(line.position.to_string()).event(kind(line)).data(told.to_string())
+    Event::default().id(line.position.to_string()).event(line.kind()).data(line.cloud_event().to_string())
 }

@@ -102,6 +102,7 @@ pub(crate) fn router(state: State) -> Router {
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))
         .route("/api/v1/nodes", get(nodes))
         .route("/api/v1/whoami", get(tokens::whoami))
+        .route("/docs/errors/{code}", get(crate::page::show))
         .route("/health", get(health))
         .route("/ready", get(control::ready))
         .route("/metrics", get(control::metrics))

@@ -4,7 +4,7 @@ use cis_core::id::{DagId, Position, RunId, Scope};
 use cis_core::source::Timestamp;
 use rusqlite::{Row, params};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::reader::Reader;
 use super::tx::parsed;
@@ -31,19 +31,46 @@ pub struct LogLine {
     pub data: Value,
 }
 
+/// An event with the names of what it is about, from `events e`.
+pub(super) const LINE_SQL: &str = "SELECT e.position, e.at, d.dag_id, d.scope, r.run_id, r.number, t.task_id, e.step, e.status, e.version, e.data";
+pub(super) const NAMES_SQL: &str = "LEFT JOIN dag_runs r ON r.run_key = e.run_key
+     LEFT JOIN dag_definitions f ON f.definition_key = e.definition_key
+     JOIN dags d ON d.dag_key = coalesce(r.dag_key, f.dag_key)
+     LEFT JOIN task_executions t ON t.execution_id = r.first_execution + e.task_ix";
+
+impl LogLine {
+    /// What kind of event it is: what it is about, and what happened.
+    pub fn kind(&self) -> String {
+        let about = match (&self.task_id, &self.run_id) {
+            (Some(_), _) => "task",
+            (None, Some(_)) => "run",
+            (None, None) => "dag",
+        };
+        format!("cis.{about}.{}", self.step)
+    }
+
+    /// What it is about, as people name it: `backup`, `backup#3`, `backup#3/dump`.
+    pub fn subject(&self) -> String {
+        match (&self.run_number, &self.task_id) {
+            (Some(number), Some(task)) => format!("{}#{number}/{task}", self.dag_id),
+            (Some(number), None) => format!("{}#{number}", self.dag_id),
+            (None, _) => self.dag_id.to_string(),
+        }
+    }
+
+    /// In the shape of a CloudEvent.
+    pub fn cloud_event(&self) -> Value {
+        json!({"specversion": "1.0", "id": self.position.to_string(), "source": "cis", "type": self.kind(),
+               "subject": self.subject(), "data": self})
+    }
+}
+
 impl Reader {
     /// The events after `after`, in order, at most `limit`.
     pub fn log(&self, after: Position, limit: u32) -> Answer<Vec<LogLine>> {
-        let mut statement = self.conn.prepare_cached(
-            "SELECT e.position, e.at, d.dag_id, d.scope, r.run_id, r.number, t.task_id, e.step, e.status, e.version,
-                    e.data
-             FROM events e
-             LEFT JOIN dag_runs r ON r.run_key = e.run_key
-             LEFT JOIN dag_definitions f ON f.definition_key = e.definition_key
-             JOIN dags d ON d.dag_key = coalesce(r.dag_key, f.dag_key)
-             LEFT JOIN task_executions t ON t.execution_id = r.first_execution + e.task_ix
-             WHERE e.position > ?1 ORDER BY e.position LIMIT 0 + ?2",
-        )?;
+        let mut statement = self.conn.prepare_cached(&format!(
+            "{LINE_SQL} FROM events e {NAMES_SQL} WHERE e.position > ?1 ORDER BY e.position LIMIT 0 + ?2"
+        ))?;
         Ok(statement.query_map(params![after.0, limit], log_line)?.collect::<Result<_, _>>()?)
     }
 
@@ -54,7 +81,7 @@ impl Reader {
     }
 }
 
-fn log_line(row: &Row<'_>) -> rusqlite::Result<LogLine> {
+pub(super) fn log_line(row: &Row<'_>) -> rusqlite::Result<LogLine> {
     let data: Option<String> = row.get(10)?;
     let run_id: Option<String> = row.get(4)?;
     Ok(LogLine {

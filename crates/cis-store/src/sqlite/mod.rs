@@ -23,6 +23,7 @@
 //! | `advance` | recording attempts |
 //! | `pause` | letting nothing more be claimed |
 //! | `steps` | large steps in chunks |
+//! | `outbox` | what people are still to be told |
 //! | `sweep` | what becomes due |
 //! | [`reader`], `log`, `lists`, `standing`, `waiting`, [`census`] | what people, views, followers and meters ask |
 //! | [`check`] | the invariants, checked over a whole store |
@@ -38,6 +39,7 @@ mod leases;
 mod lists;
 mod log;
 mod migrate;
+mod outbox;
 mod pause;
 pub mod reader;
 mod runs;
@@ -52,7 +54,8 @@ mod writer;
 
 use std::path::Path;
 
-use cis_core::id::{RunKey, Scope};
+use cis_core::id::{Position, RunKey, Scope};
+use cis_core::notice::{Wanted, Way};
 use cis_core::run::RunStatus;
 use cis_core::source::{BootTime, Millis, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -60,12 +63,13 @@ use serde::{Deserialize, Serialize};
 use crate::port::{
     Advance, Advanced, Answer, Approve, Approved, Boot, ClaimWork, Conclude, Concluded, Decide, Decided,
     Heartbeat, Held, Holding, NewToken, Once, Opening, Progress, Publish, Published, RunRef, Settle, Settled,
-    StartRun, Started, StopRun, Store, Swept, Worked,
+    StartRun, Started, StopRun, Store, Swept, Tried, Worked,
 };
 
 pub use leases::{AttemptLine, Offer};
 pub use lists::DagFilter;
 pub use log::LogLine;
+pub use outbox::Notice;
 pub use reader::Reader;
 pub use steps::Chunks;
 pub use tokens::TokenLine;
@@ -120,6 +124,11 @@ impl SqliteStore {
     /// How much has been written.
     pub fn written(&self) -> Written {
         self.writer.written()
+    }
+
+    /// From now on, keeps notices of what is wanted, until they are settled.
+    pub fn keep_notices(&self, wanted: Wanted) {
+        self.writer.keep_notices(wanted);
     }
 
     /// Waits until everything is written and the file is closed. Call it on the last handle.
@@ -218,6 +227,10 @@ impl Store for SqliteStore {
 
     async fn revoke_token(&self, token_id: String, now: Timestamp) -> Answer<bool> {
         self.writer.call(now, move |tx| tokens::revoke(tx, &token_id)).await
+    }
+
+    async fn settle_notice(&self, of: Position, way: Way, tried: Tried, now: Timestamp) -> Answer<()> {
+        self.writer.call(now, move |tx| outbox::settle(tx, of, way, &tried)).await
     }
 
     async fn note_started(&self, started: Vec<Started>) -> Answer<()> {

@@ -8,12 +8,14 @@ use cis_core::dag::plan::Plan;
 use cis_core::dag::stored;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, Epoch, ExecutionId, Fence, Revision, RunId, RunKey, Scope, TaskIx, Version};
+use cis_core::notice::Wanted;
 use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde_json::Value;
 
+use super::outbox;
 use super::steps::Chunks;
 use super::tasks::{self, Ending, Fresh, Live};
 use crate::port::{Answer, Definition, Fate, RunInfo, RunRef, StoreError};
@@ -49,6 +51,8 @@ pub(super) struct Memory {
     /// The boot of the machine that life began in.
     pub(super) boot_id: Arc<str>,
     pub(super) chunks: Chunks,
+    /// What is kept for whoever tells people.
+    pub(super) wanted: Wanted,
 }
 
 /// What a claimant must match: a kind, a scope, and what is needed beyond that (names in order, spaces between).
@@ -64,7 +68,20 @@ impl Memory {
         let (definitions, runs, live) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (queues, paused_scopes, position, steps, fences) = (None, None, None, None, None);
         let boot_id = Arc::from("");
-        Self { definitions, runs, live, queues, paused_scopes, position, steps, fences, boot_id, chunks }
+        let wanted = Wanted::default();
+        Self {
+            definitions,
+            runs,
+            live,
+            queues,
+            paused_scopes,
+            position,
+            steps,
+            fences,
+            boot_id,
+            chunks,
+            wanted,
+        }
     }
 
     /// After a rollback: what was remembered may never have happened.
@@ -174,14 +191,14 @@ pub(super) struct Tx<'a> {
 }
 
 /// A row of `events`, but for its time.
-struct Event {
-    position: i64,
-    run: Option<i64>,
-    task: Option<u32>,
+pub(super) struct Event {
+    pub(super) position: i64,
+    pub(super) run: Option<i64>,
+    pub(super) task: Option<u32>,
     definition: Option<i64>,
     version: i64,
     step: &'static str,
-    status: &'static str,
+    pub(super) status: &'static str,
     data: Option<String>,
 }
 
@@ -249,6 +266,9 @@ impl<'a> Tx<'a> {
 
     fn add_event(&mut self, event: Event) -> Answer<()> {
         self.memory.position = Some(event.position);
+        if !self.memory.wanted.by.is_empty() {
+            outbox::keep(self, &event)?;
+        }
         self.events.push(event);
         if self.events.len() == EVENTS_MAX { self.write_events() } else { Ok(()) }
     }

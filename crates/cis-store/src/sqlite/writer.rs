@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 
+use cis_core::notice::Wanted;
 use cis_core::source::Timestamp;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
@@ -86,6 +87,11 @@ impl Writer {
     pub(super) fn written(&self) -> Written {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Written { commits: now(&self.tally.commits), operations: now(&self.tally.operations) }
+    }
+
+    /// See [`super::SqliteStore::keep_notices`].
+    pub(super) fn keep_notices(&self, wanted: Wanted) {
+        self.pen.lock().unwrap_or_else(PoisonError::into_inner).memory.wanted = wanted;
     }
 
     /// Lets the thread finish what is queued and waits until it has closed the file.

@@ -23,6 +23,7 @@ mod inspect;
 mod list;
 mod logs;
 mod node;
+mod notify;
 mod pause;
 mod publish;
 mod run;
@@ -39,6 +40,7 @@ use std::process::ExitCode;
 
 use cis_client::Client;
 use cis_core::error::{ErrorCode, Refusal};
+use cis_core::notice::Wanted;
 use cis_engine::command as engine;
 use cis_engine::coordinator::Options;
 use cis_engine::data_dir::DataDir;
@@ -149,6 +151,7 @@ fn node(global: &Global, command: NodeCommand) -> Outcome {
         }
         NodeCommand::Drain => pause::drain(&setup(Flags::default())?, true),
         NodeCommand::Undrain => pause::drain(&setup(Flags::default())?, false),
+        NodeCommand::Notifications { limit } => notify::show(&setup(Flags::default())?, limit),
     }
 }
 
@@ -270,6 +273,7 @@ impl Setup {
                 log_cap_bytes: self.config.log_cap_bytes.value,
             },
             address: None,
+            notices: Wanted::default(),
         })
     }
 
@@ -342,5 +346,21 @@ impl From<StoreError> for Failure {
 impl From<ConfigError> for Failure {
     fn from(e: ConfigError) -> Self {
         Self { report: Box::new(e.report()), exit: 2 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_every_code_says_its_exit_code() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors");
+        for page in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = page.file_stem().unwrap().to_str().unwrap();
+            let code: ErrorCode = serde_json::from_value(name.into()).unwrap();
+            let row = format!("| exit code | {} |", Failure::new(code, "").exit);
+            assert!(std::fs::read_to_string(&page).unwrap().contains(&row), "{name}: no `{row}`");
+        }
     }
 }

@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::{Failure, Outcome, Setup, identity};
+use super::{Failure, Outcome, Setup, identity, notify};
 use crate::config::{Auth, Metrics};
 
 /// What tasks of a node get from its own environment, beside what the settings name.
@@ -38,6 +38,8 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
         .thread_name("cis-http")
         .build()
         .map_err(|e| unable("start threads", &e))?;
+    let givers = notify::givers(&setup.config.notify)?;
+    let notices = notify::wanted(&setup.config.notify, &givers);
     // First of all: a port that is taken must not cost anybody a coordinator.
     let listener =
         runtime.block_on(TcpListener::bind(bind)).map_err(|e| unable(&format!("listen on {bind}"), &e))?;
@@ -47,7 +49,7 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     let options = setup.options()?;
     let identity = identity::own(setup, &options.data_dir)?;
     let address = format!("http://{}", reachable(bound));
-    let host = Host::open(Options { address: Some(address.clone()), ..options }, context)?;
+    let host = Host::open(Options { address: Some(address.clone()), notices, ..options }, context)?;
     let token = runtime.block_on(owner_token(host.node()))?;
     let (leave, leaving) = watch::channel(false);
     let leave = Arc::new(leave);
@@ -63,6 +65,13 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     let data_dir = setup.config.data_dir.value.display();
     let (did, owner_token) = (&identity.did, token.display());
     tracing::info!(%bound, %data_dir, %owner_token, %did, "node started");
+    if !givers.is_empty() {
+        tracing::info!(to = notify::told(&setup.config.notify), "notifications");
+    }
+    for giver in givers {
+        let complain = |why: &str| tracing::warn!("{why}");
+        runtime.spawn(cis_notify::deliver(host.node().clone(), giver, leaving.clone(), complain));
+    }
     let options = cis_server::Options {
         pending_for: setup.config.pending_for.value,
         auto_execute: setup.config.auto_execute.value,

@@ -11,7 +11,7 @@ use super::value::{Given, Raw};
 use super::{Setting, Source};
 
 /// Every key of the file.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 21] = [
     "dag.mode",
     "dag.durability",
     "dag.slots",
@@ -27,7 +27,16 @@ const KEYS: [&str; 15] = [
     "node.pending_for",
     "node.auto_execute",
     "node.rate",
+    "notify.on",
+    "notify.command",
+    "notify.url",
+    "notify.secret",
+    "notify.secret_file",
+    "notify.allow_private",
 ];
+
+/// Those that are `true` or `false`.
+const FLAGS: [&str; 2] = ["node.auto_execute", "notify.allow_private"];
 
 /// What `text` gives, by key. What is wrong with it is added to `problems`.
 pub(super) fn given(path: &Path, text: &str, problems: &mut Vec<Problem>) -> Given {
@@ -80,7 +89,7 @@ impl File<'_> {
 
     fn key(&mut self, key: &'static str, value: &Spanned<DeValue<'_>>) {
         let at = value.span().start;
-        match raw(value.get_ref()) {
+        match raw(value.get_ref()).filter(|raw| FLAGS.contains(&key) || !matches!(raw, Raw::Truth(_))) {
             Some(value) => {
                 let source = Source::File { path: self.path.to_owned(), line: place(self.text, at).0 };
                 self.given.insert(key, Setting { value, source });

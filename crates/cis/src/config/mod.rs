@@ -4,10 +4,12 @@
 //! | module | what lives there |
 //! |---|---|
 //! | `file` | reading `config.toml`, every problem at once |
+//! | `notify` | whom a node tells of what |
 //! | `value` | turning what was given into what is meant |
 //! | [`show`] | `cis config show` |
 
 mod file;
+mod notify;
 pub mod show;
 mod value;
 
@@ -28,6 +30,8 @@ use cis_engine::skill::SkillPath;
 
 use crate::project::MARK;
 use value::{Given, Raw};
+
+pub use notify::{Notify, Secret};
 
 /// A value and where it came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +109,7 @@ pub struct Config {
     pub pending_for: Setting<Millis>,
     /// What is published to a node is confirmed by that.
     pub auto_execute: Setting<bool>,
+    pub notify: Notify,
 }
 
 /// What the command line says.
@@ -219,6 +224,7 @@ impl Config {
             auth: values.auth(),
             pending_for: values.lasting("node.pending_for", PENDING_FOR),
             auto_execute: values.truth("node.auto_execute"),
+            notify: Notify::read(&mut values),
             data_dir,
             file,
             home,

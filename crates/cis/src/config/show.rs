@@ -20,6 +20,7 @@ pub fn rows(config: &Config) -> Vec<Row> {
     fn row<T>(key: &'static str, setting: &Setting<T>, value: impl FnOnce(&T) -> Value) -> Row {
         Row { key, value: value(&setting.value), source: setting.source.clone() }
     }
+    let notify = &config.notify;
     let path = |path: &PathBuf| json!(path.to_string_lossy());
     let paths = |paths: &Vec<PathBuf>| paths.iter().map(path).collect();
     vec![
@@ -40,6 +41,12 @@ pub fn rows(config: &Config) -> Vec<Row> {
         row("node.auth", &config.auth, |auth| json!(auth.word())),
         row("node.pending_for", &config.pending_for, |span| json!(span.to_string())),
         row("node.auto_execute", &config.auto_execute, |truth| json!(truth)),
+        row("notify.on", &notify.on, |on| on.iter().map(|occasion| occasion.word()).collect()),
+        row("notify.command", &notify.command, |command| json!(command)),
+        row("notify.url", &notify.url, |url| json!(url.as_ref().map(ToString::to_string))),
+        row("notify.secret", &notify.secret, |secret| json!(secret.as_ref().map(|_| "(not shown)"))),
+        row("notify.secret_file", &notify.secret_file, |file| json!(file.as_ref().map(path))),
+        row("notify.allow_private", &notify.allow_private, |yes| json!(yes)),
     ]
 }
 

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use cis_core::dag::{Problem, ProblemCode};
 use cis_core::id::is_name;
+use cis_core::notice::Occasion;
 use cis_core::source::Millis;
+use cis_notify::webhook::Url;
 
 use super::file::nearest;
 use super::{Auth, Durability, Metrics, Setting, Source};
@@ -163,6 +165,26 @@ impl Reader<'_> {
 
     pub(super) fn text(&mut self, key: &'static str) -> Setting<Option<String>> {
         self.read(key, None, |raw| text(raw).map(|text| Some(text.to_owned())))
+    }
+
+    pub(super) fn path(&mut self, key: &'static str) -> Setting<Option<PathBuf>> {
+        let (user, base) = (self.home.parent().unwrap_or(Path::new("/")).to_owned(), self.home.to_owned());
+        self.read(key, None, |raw| {
+            let text = text(raw)?;
+            Ok(Some(text.strip_prefix("~/").map_or_else(|| base.join(text), |rest| user.join(rest))))
+        })
+    }
+
+    pub(super) fn url(&mut self, key: &'static str) -> Setting<Option<Url>> {
+        self.read(key, None, |raw| Url::parse(text(raw)?).map(Some).map_err(bad))
+    }
+
+    pub(super) fn occasions(&mut self, key: &'static str, usual: &[Occasion]) -> Setting<Vec<Occasion>> {
+        self.read(key, usual.to_vec(), |raw| {
+            let known = Occasion::ALL.map(Occasion::word);
+            let items = list(raw, ',');
+            items.iter().map(|item| Occasion::from_word(item).ok_or_else(|| word(item, &known))).collect()
+        })
     }
 
     fn read<T>(

@@ -1,0 +1,120 @@
+//! The loop that tells: one for each way, so that a slow one keeps no other waiting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::notice::{self, Occasion};
+use cis_core::source::{Random, Timestamp};
+use cis_engine::coordinator::handle::next_look;
+use cis_engine::node::Node;
+use cis_engine::system::System;
+use cis_store::port::Tried;
+use cis_store::sqlite::Notice;
+use tokio::sync::watch;
+use tokio::task::{JoinSet, block_in_place};
+
+use crate::message::Message;
+use crate::{Failed, Giver, command};
+
+/// The outbox is looked at no more often than this, however much happens.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Notices given at once by one way: a receiver that lets each wait must not hold up a storm of them for hours, and one
+/// that is weak must not be stormed.
+const AT_ONCE: u32 = 4;
+
+/// Before the store is asked again after it failed.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Tells whatever is in the outbox for `giver`, until `leaving` becomes true; what does not work is said by `warn`.
+/// Needs a runtime with several threads.
+pub async fn deliver(node: Node, giver: Giver, mut leaving: watch::Receiver<bool>, warn: fn(&str)) {
+    let giver = Arc::new(giver);
+    tokio::select! {
+        () = tell(&node, &giver, warn) => {}
+        // What is under way is broken off, and told again by whoever comes next.
+        _ = leaving.wait_for(|leaving| *leaving) => {}
+    }
+}
+
+async fn tell(node: &Node, giver: &Arc<Giver>, warn: fn(&str)) {
+    let mut changes = node.changes();
+    loop {
+        let seen = *changes.borrow_and_update();
+        match give_due(node, giver, warn).await {
+            Ok(None) => {
+                if !next_look(&mut changes, seen, TICK).await {
+                    return;
+                }
+            }
+            Ok(Some(due)) => {
+                let wait = Duration::from_millis(due.since(node.now()).0);
+                tokio::select! {
+                    looks = next_look(&mut changes, seen, TICK) => if !looks { return },
+                    () = tokio::time::sleep(wait) => {}
+                }
+            }
+            Err(refusal) => {
+                warn(&format!("notifications cannot be looked up: {refusal}"));
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Gives everything that is due; answers when the next will be.
+async fn give_due(node: &Node, giver: &Arc<Giver>, warn: fn(&str)) -> Result<Option<Timestamp>, Refusal> {
+    let reader = node.reader()?;
+    loop {
+        let due = block_in_place(|| reader.due_notices(giver.way(), node.now(), AT_ONCE))?;
+        if due.is_empty() {
+            return Ok(block_in_place(|| reader.next_notice(giver.way()))?);
+        }
+        let mut under_way = JoinSet::new();
+        for notice in due {
+            under_way.spawn(give(giver.clone(), notice, node.now()));
+        }
+        while let Some(given) = under_way.join_next().await {
+            let (notice, given) =
+                given.map_err(|_| Refusal::new(ErrorCode::Internal, "telling somebody broke off"))?;
+            let tried = settle(&notice, given, node.now(), warn);
+            node.settle_notice(notice.event.position, notice.way, tried).await?;
+        }
+    }
+}
+
+async fn give(giver: Arc<Giver>, notice: Notice, now: Timestamp) -> (Notice, Result<(), Failed>) {
+    if notice.occasion == Occasion::Waiting && !notice.stands {
+        // Somebody has seen to it: nobody is waited for any more.
+        return (notice, Ok(()));
+    }
+    let message = Message::of(&notice);
+    let given = match &*giver {
+        Giver::Command(command) => command::run(command, &message).await,
+        Giver::Webhook(webhook) => webhook.send(&message, now).await,
+    };
+    (notice, given)
+}
+
+/// What follows from how a try went.
+fn settle(notice: &Notice, given: Result<(), Failed>, now: Timestamp, warn: fn(&str)) -> Tried {
+    let again = notice::again(notice.tries + 1, System.bits());
+    let (problem, again) = match given {
+        Ok(()) => return Tried::Given,
+        Err(Failed::ForNow(problem)) => (problem, again),
+        Err(Failed::ForGood(problem)) => (problem, None),
+    };
+    let what = format!("{} {}", notice.event.subject(), notice.occasion.word());
+    let way = notice.way.word();
+    match again {
+        Some(wait) => {
+            warn(&format!("`{what}` could not be told by {way}: {problem}; tried again in {wait}"));
+            Tried::Again { at: now.after(wait), problem }
+        }
+        None => {
+            warn(&format!("`{what}` was not told by {way}, which is given up: {problem}"));
+            Tried::GivenUp { problem }
+        }
+    }
+}
