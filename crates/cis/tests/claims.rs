@@ -48,7 +48,8 @@ fn an_agent_anywhere_does_its_part() {
     assert_eq!(reader.say(task, "complete", json!({})).status, 403);
     let done = worker.say(task, "complete", json!({"outputs": {"verdict": "fine"}}));
     assert_eq!((done.status, done.json()["status"].clone()), (200, json!("completed")));
-    assert_eq!(worker.say(task, "complete", json!({"outputs": {"verdict": "fine"}})), done);
+    let again = worker.say(task, "complete", json!({"outputs": {"verdict": "fine"}}));
+    assert_eq!((again.status, again.body), (done.status, done.body));
     assert_eq!(worker.say(task, "heartbeat", json!({})).code(), "LeaseExpired");
     let told = owner.until_over("review");
     assert_eq!(told["status"], "completed");

@@ -101,7 +101,7 @@ fn no_call_takes_a_body_nested_too_deep() {
     let node = Node::new();
     let up = node.up();
     let deep = format!("{{\n\"a\": {}", "[".repeat(100_000));
-    for (_, path, _) in ROUTES.into_iter().filter(|(method, ..)| *method == "POST") {
+    for (_, path, _) in ROUTES.iter().filter(|(method, ..)| *method == "POST") {
         let path = path.replace("{scope}", "global");
         let answer = up.client.post(&path, &deep);
         assert_eq!((answer.status, answer.code()), (422, "ValidationFailed".to_owned()), "{path}");

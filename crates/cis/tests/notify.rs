@@ -263,7 +263,7 @@ fn a_command_hears_it_on_its_input_and_by_name() {
     let event: Value = serde_json::from_str(event).unwrap();
     assert_eq!((&event["occasion"], &event["data"]["dag_id"]), (&json!("completed"), &json!("job")));
     left(&node, |left| left.is_empty());
-    assert!(stop(up).contains("notifications:  to a command when completed"));
+    assert!(stop(up).contains("to a command when completed"));
     assert!(heard.is_silent(), "it was told once");
 }
 

@@ -65,7 +65,9 @@ fn a_script_is_a_worker() {
     assert_eq!((&told["status"], &told["tasks"][1]["exit_code"]), (&json!("failed"), &json!(7)));
     assert_eq!(node.ok(["logs", "w", "--task", "bad"]).out, "\"hi\"\n");
     // Nobody to call, or nothing to call with.
-    let nowhere = node.cis(["work", "--node", "http://127.0.0.1:1", "--once", "--", "true"]).code(1);
+    let nowhere = node
+        .cis(["work", "--node", "http://127.0.0.1:1", "--token", "cis_1", "--once", "--", "true"])
+        .code(1);
     assert!(nowhere.err.contains("cannot be reached") && nowhere.err.contains("hint:"), "{}", nowhere.err);
     node.assert_sound();
 }

@@ -86,7 +86,9 @@ pub(super) async fn ready(Has(state): Has<State>) -> Said {
     let refuse = |why: &str| Ok(expected(Refusal::new(ErrorCode::Unavailable, why)));
     match about {
         Ok(about) if about.draining => refuse("draining"),
-        Ok(_) if !*state.leaving.borrow() => Ok(yes(StatusCode::OK, json!({"status": "ready"}))),
+        Ok(_) if !*state.leaving.borrow() => {
+            Ok(yes(StatusCode::OK, json!({"status": "ready", "node": state.options.node.did})))
+        }
         _ => refuse("the node is not ready"),
     }
 }
