@@ -72,13 +72,9 @@ pub(super) fn pending(setup: &Setup) -> Outcome {
 
 impl Waiting {
     fn dag(dag: &PendingLine, scope: &str) -> Self {
-        // Of several revisions the latest is meant, unless the content says which.
-        let hash = if dag.revision.0 > 1 {
-            format!(" --content-hash {}", &dag.content_hash[..12])
-        } else {
-            String::new()
-        };
-        let command = format!("cis dag confirm {}{hash}{scope}", dag.dag_id);
+        // The content that was looked at, whatever is published meanwhile.
+        let hash = &dag.content_hash[..12];
+        let command = format!("cis dag confirm {} --content-hash {hash}{scope}", dag.dag_id);
         let mut told = json!(dag);
         (told["kind"], told["command"]) = (json!("dag"), json!(command));
         Self {
