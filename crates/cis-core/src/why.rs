@@ -7,7 +7,7 @@
 //!
 //! Roots come first, those that hold the most before the others; however large the run, an answer is bounded.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::dag::{Dag, Plan};
 use crate::id::{TaskId, TaskIx};
@@ -68,7 +68,7 @@ pub struct Facts<'f> {
 }
 
 /// What holds one task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Hold {
     /// Tasks before it have not ended; this is one of so many.
@@ -91,7 +91,7 @@ pub enum Hold {
         slots: Option<u32>,
     },
     /// It waits for a worker that does such tasks.
-    Worker { kind: &'static str },
+    Worker { kind: String },
     /// Somebody works on it.
     Running { holder: String, since: Timestamp, attempt: u32 },
     /// It was asked to stop and is not gone yet.
@@ -99,7 +99,7 @@ pub enum Hold {
 }
 
 /// What holds the tasks of a run.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Why {
     pub unfinished: usize,
     pub tasks: Vec<Held>,
@@ -108,7 +108,7 @@ pub struct Why {
 }
 
 /// One unfinished task.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Held {
     #[serde(flatten)]
     pub link: Link,
@@ -117,15 +117,15 @@ pub struct Held {
     /// How many tasks wait behind it; each is counted at one root.
     pub holds: usize,
     /// From the task it waits for to the root.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<Link>,
     /// Links left out before the last.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub between: usize,
 }
 
 /// One task of a chain and what holds it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     pub task_id: TaskId,
     pub status: TaskStatus,
@@ -242,7 +242,7 @@ impl<'s> Unfinished<'s> {
             TaskStatus::Ready => match standing.not_before.filter(|at| *at > self.facts.now) {
                 Some(until) => Hold::Backoff { until, cause: standing.cause.clone() },
                 None if self.facts.kinds.contains(&task.kind.word()) => slot,
-                None => Hold::Worker { kind: task.kind.word() },
+                None => Hold::Worker { kind: task.kind.word().to_owned() },
             },
             TaskStatus::Running => match (&standing.holder, standing.started_at) {
                 // The runner has it and has not begun: to a person that is still waiting.

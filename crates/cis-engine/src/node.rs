@@ -181,8 +181,13 @@ impl Node {
     }
 
     /// Stops a run.
-    pub async fn stop(&self, key: Option<IdempotencyKey>, run: RunKey) -> Result<Once<RunStatus>, Refusal> {
-        self.handle.call(Command::Stop { key, run, kill: false }, SELF).await.stopping()
+    pub async fn stop(
+        &self,
+        key: Option<IdempotencyKey>,
+        run: RunKey,
+        kill: bool,
+    ) -> Result<Once<RunStatus>, Refusal> {
+        self.handle.call(Command::Stop { key, run, kill }, SELF).await.stopping()
     }
 
     /// Lets nothing more of a run be claimed, or lets it be again.

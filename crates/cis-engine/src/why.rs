@@ -8,12 +8,12 @@ use cis_core::why::{Facts, Why, why};
 use cis_store::port::RevisionStatus;
 use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::{DagLine, RevisionLine, RunLine};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::coordinator::KINDS;
 
 /// What it waits for.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Explained {
     pub dag_id: DagId,
     pub scope: Scope,
@@ -31,7 +31,7 @@ pub struct Explained {
 }
 
 /// A revision that nobody has decided about.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Awaited {
     pub revision: Revision,
     pub content_hash: String,

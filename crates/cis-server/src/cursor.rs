@@ -67,6 +67,13 @@ impl Page {
         told
     }
 
+    /// The lines of a list that has no second page, and whether there are more.
+    pub(crate) fn whole<T: serde::Serialize>(&self, name: &str, mut lines: Vec<T>) -> Value {
+        let more = lines.len() > self.limit as usize;
+        lines.truncate(self.limit as usize);
+        json!({name: lines, "more": more})
+    }
+
     fn word(&self, key: i64) -> String {
         let digest = sha256_hex(format!("{} {key}", self.list).as_bytes());
         format!("{key:x}-{}", &digest[..MARK_LEN])

@@ -26,6 +26,7 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("GET", "/api/v1/dag/{id}", Access::With(Role::Read)),
     ("GET", "/api/v1/dag", Access::With(Role::Read)),
     ("GET", "/api/v1/pending", Access::With(Role::Read)),
+    ("GET", "/api/v1/runs", Access::With(Role::Read)),
     ("GET", "/api/v1/runs/{run}", Access::With(Role::Read)),
     ("GET", "/api/v1/runs/{run}/tasks", Access::With(Role::Read)),
     ("GET", "/api/v1/runs/{run}/logs", Access::With(Role::Read)),

@@ -6,6 +6,7 @@
 //! | [`command`] | what each command does |
 //! | [`config`] | settings and where each comes from |
 //! | [`sandbox`] | running a command out of reach of a directory |
+//! | [`remote`] | a node that is called over HTTP |
 //! | [`project`] | which project a directory belongs to |
 //! | [`term`] | colours, tables, errors |
 //! | [`live`] | a run while it happens |
@@ -21,5 +22,6 @@ pub mod init;
 pub mod live;
 pub mod log;
 pub mod project;
+pub mod remote;
 pub mod sandbox;
 pub mod term;

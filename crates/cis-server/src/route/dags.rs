@@ -211,6 +211,8 @@ fn say_decided(decided: &Decided) -> Response {
     if let Some(run) = run {
         told["run_id"] = json!(run.run_id);
         told["run"] = json!(format!("{dag_id}#{}", run.number));
+        told["number"] = json!(run.number);
+        told["run_status"] = json!(run.status);
         told["message"] = json!(format!("{dag_id}#{} has started, tasks: {tasks}", run.number));
     }
     yes(StatusCode::OK, told)

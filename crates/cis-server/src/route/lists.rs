@@ -23,9 +23,23 @@ pub(super) struct DagQuery {
     status: Option<String>,
     scope: Option<Scope>,
     owner: Option<String>,
+    dag_id: Option<String>,
     q: Option<String>,
+    #[serde(default)]
+    order: Order,
     cursor: Option<String>,
     limit: Option<u32>,
+}
+
+/// How DAGs are listed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Order {
+    /// The newest first, page by page.
+    #[default]
+    Created,
+    /// The latest change first: one page, since what changes meanwhile moves.
+    Updated,
 }
 
 /// `GET /api/v1/dag`: the newest first.
@@ -34,7 +48,7 @@ pub(super) async fn dags(
     Extension(caller): Extension<Caller>,
     Args(query): Args<DagQuery>,
 ) -> Said {
-    let DagQuery { status, scope, owner, q, cursor, limit } = query;
+    let DagQuery { status, scope, owner, dag_id, q, order, cursor, limit } = query;
     if let Some(word) = &status {
         let known = RunStatus::from_word(word).is_some() || RevisionStatus::from_word(word).is_some();
         known.then_some(()).ok_or_else(|| no_status(word))?;
@@ -44,9 +58,12 @@ pub(super) async fn dags(
         Some(scope) => Some(if caller.sees(&scope) { vec![scope] } else { Vec::new() }),
         None => caller.scopes,
     };
-    let filter = DagFilter { status, scopes, owner, name_part: q };
+    let filter = DagFilter { status, scopes, owner, dag_id, name_part: q };
     let page = Page::new("dags", &filter, cursor.as_deref(), limit)?;
     let look = move |reader: &Reader| {
+        if order == Order::Updated {
+            return Ok(page.whole("dags", reader.dags_touched(&filter, page.read_limit())?));
+        }
         let found = reader.dag_page(&filter, page.last, page.read_limit())?;
         Ok(page.told("dags", found, |dag| dag.key))
     };
@@ -125,39 +142,58 @@ pub(super) async fn pending(
 #[derive(Debug, Deserialize)]
 pub(super) struct RunQuery {
     scope: Option<Scope>,
+    number: Option<i64>,
     cursor: Option<String>,
     limit: Option<u32>,
 }
 
-/// `GET /api/v1/dag/{id}/runs`: the latest first.
+/// `GET /api/v1/dag/{id}/runs`: the latest first; with `number`, that one alone.
 pub(super) async fn runs(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    Args(RunQuery { scope, cursor, limit }): Args<RunQuery>,
+    Args(RunQuery { scope, number, cursor, limit }): Args<RunQuery>,
 ) -> Said {
     let look = move |reader: &Reader| {
         let dag = dags::find(reader, &caller, &id, scope.as_ref())?;
         let page = Page::new("runs", &dag.key, cursor.as_deref(), limit)?;
-        let found = reader.run_page(dag.key, page.last, page.read_limit())?;
+        let found = match number {
+            Some(number) => reader.run_by_number(dag.key, number)?.into_iter().collect(),
+            None => reader.run_page(dag.key, page.last, page.read_limit())?,
+        };
         Ok(page.told("runs", found, |run| run.number))
+    };
+    Ok(yes(StatusCode::OK, state.reads.read(look).await?))
+}
+
+/// `GET /api/v1/runs`: the latest first, of whatever DAG.
+pub(super) async fn all_runs(
+    Has(state): Has<State>,
+    Extension(caller): Extension<Caller>,
+    Args(PageQuery { cursor, limit }): Args<PageQuery>,
+) -> Said {
+    let page = Page::new("all runs", &caller.scopes, cursor.as_deref(), limit)?;
+    let look = move |reader: &Reader| {
+        let found = reader.all_runs_page(caller.scopes.as_deref(), page.last, page.read_limit())?;
+        Ok(page.told("runs", found, |run| run.key.0))
     };
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct TaskQuery {
+    task: Option<String>,
     status: Option<String>,
     cursor: Option<String>,
     limit: Option<u32>,
 }
 
-/// `GET /api/v1/runs/{run}/tasks`: in file order.
+/// `GET /api/v1/runs/{run}/tasks`: in file order; with `task`, that one alone.
 pub(super) async fn tasks(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-    Args(TaskQuery { status, cursor, limit }): Args<TaskQuery>,
+    Args(TaskQuery { task, status, cursor, limit }): Args<TaskQuery>,
 ) -> Said {
     let look = move |reader: &Reader| {
         let run = runs::find(reader, &caller, &id)?;
@@ -165,7 +201,10 @@ pub(super) async fn tasks(
         let status = status.as_ref().map(known).transpose()?;
         let page = Page::new("tasks", &(run.key, status), cursor.as_deref(), limit)?;
         let after = page.last.and_then(|ix| u32::try_from(ix).ok()).map(TaskIx);
-        let found = reader.task_page(&run, status, after, page.read_limit())?;
+        let found = match task {
+            Some(task) => reader.task_named(&run, &task)?.into_iter().collect(),
+            None => reader.task_page(&run, status, after, page.read_limit())?,
+        };
         Ok(page.told("tasks", found, |task| i64::from(task.ix.0)))
     };
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))

@@ -74,6 +74,7 @@ pub(crate) fn router(state: State) -> Router {
         .route("/api/v1/dag/{id}", get(dags::show))
         .route("/api/v1/dag", get(lists::dags))
         .route("/api/v1/pending", get(lists::pending))
+        .route("/api/v1/runs", get(lists::all_runs))
         .route("/api/v1/runs/{run}", get(runs::show))
         .route("/api/v1/runs/{run}/tasks", get(lists::tasks))
         .route("/api/v1/runs/{run}/logs", get(logs::logs))

@@ -9,6 +9,7 @@ use cis_core::id::RunId;
 use cis_store::port::Once;
 use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::RunLine;
+use serde::Deserialize;
 use serde_json::json;
 
 use super::dags::{run_value, versioned};
@@ -41,12 +42,21 @@ pub(super) async fn show(
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
+/// How a run is stopped.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stop {
+    /// Do not wait for anybody: SIGKILL.
+    #[serde(default)]
+    kill: bool,
+}
+
 /// `POST /api/v1/runs/{run}/cancel`.
 pub(super) async fn cancel(Has(state): Has<State>, Path(id): Path<String>, asked: Asked) -> Said {
-    asked.check_kind()?;
+    let Stop { kill } = asked.json()?;
     let (key, caller) = (asked.key()?, asked.caller.clone());
     let run = state.reads.read(move |reader| find(reader, &caller, &id)).await?;
-    let Once { answer, replayed } = state.node.stop(key, run.key).await?;
+    let Once { answer, replayed } = state.node.stop(key, run.key, kill).await?;
     let say = |status| yes(StatusCode::OK, json!({"run_id": run.run_id, "status": status}));
     Ok(mark_replayed(answer.map_or_else(said_no, say), replayed))
 }

@@ -18,6 +18,8 @@ pub struct DagFilter {
     pub scopes: Option<Vec<Scope>>,
     /// Who published the latest revision.
     pub owner: Option<String>,
+    /// Exactly this name.
+    pub dag_id: Option<String>,
     /// Part of the name.
     pub name_part: Option<String>,
 }
@@ -25,19 +27,30 @@ pub struct DagFilter {
 impl Reader {
     /// DAGs, the newest first, older than `before`.
     pub fn dag_page(&self, filter: &DagFilter, before: Option<i64>, limit: u32) -> Answer<Vec<DagLine>> {
+        self.filtered(filter, before, "d.dag_key", limit)
+    }
+
+    /// DAGs, most recently touched first.
+    pub fn dags_touched(&self, filter: &DagFilter, limit: u32) -> Answer<Vec<DagLine>> {
+        self.filtered(filter, None, "d.updated_at", limit)
+    }
+
+    fn filtered(
+        &self,
+        filter: &DagFilter,
+        before: Option<i64>,
+        order: &'static str,
+        limit: u32,
+    ) -> Answer<Vec<DagLine>> {
         let sql = format!(
             "{DAG_SQL} WHERE d.dag_key < ?1 AND (?2 IS NULL OR d.scope IN (SELECT value FROM json_each(?2)))
                  AND (?3 IS NULL OR shown = ?3) AND (?4 IS NULL OR published_by = ?4)
-                 AND (?5 IS NULL OR instr(lower(d.dag_id), lower(?5)) > 0)
-             ORDER BY d.dag_key DESC LIMIT 0 + ?6"
+                 AND (?5 IS NULL OR instr(lower(d.dag_id), lower(?5)) > 0) AND (?6 IS NULL OR d.dag_id = ?6)
+             ORDER BY {order} DESC LIMIT 0 + ?7"
         );
-        let DagFilter { status, scopes, owner, name_part } = filter;
-        let before = before.unwrap_or(i64::MAX);
-        self.collect(
-            &sql,
-            params![before, list(scopes.as_deref()), status, owner, name_part, limit],
-            dag_line,
-        )
+        let DagFilter { status, scopes, owner, dag_id, name_part } = filter;
+        let (before, scopes) = (before.unwrap_or(i64::MAX), list(scopes.as_deref()));
+        self.collect(&sql, params![before, scopes, status, owner, name_part, dag_id, limit], dag_line)
     }
 
     /// Revisions that wait for a decision, the longest waiting first, later than `after`.
@@ -64,6 +77,20 @@ impl Reader {
         let sql =
             format!("{RUN_SQL} WHERE r.dag_key = ?1 AND r.number < ?2 ORDER BY r.number DESC LIMIT 0 + ?3");
         self.collect(&sql, params![dag, before.unwrap_or(i64::MAX), limit], run_line)
+    }
+
+    /// All runs, latest first, older than `before`.
+    pub fn all_runs_page(
+        &self,
+        scopes: Option<&[Scope]>,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Answer<Vec<RunLine>> {
+        let sql = format!(
+            "{RUN_SQL} WHERE r.run_key < ?1 AND (?2 IS NULL OR d.scope IN (SELECT value FROM json_each(?2)))
+             ORDER BY r.run_key DESC LIMIT 0 + ?3"
+        );
+        self.collect(&sql, params![before.unwrap_or(i64::MAX), list(scopes), limit], run_line)
     }
 
     /// Tasks of a run in file order, after `after`; only those with `status`, if one is named.

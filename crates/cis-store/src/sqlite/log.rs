@@ -3,7 +3,7 @@
 use cis_core::id::{DagId, Position, RunId, Scope};
 use cis_core::source::Timestamp;
 use rusqlite::{Row, params};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::reader::Reader;
@@ -11,7 +11,7 @@ use super::tx::parsed;
 use crate::port::Answer;
 
 /// One event, by the names people and machines use.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LogLine {
     pub position: Position,
     pub at: Timestamp,
@@ -27,7 +27,7 @@ pub struct LogLine {
     pub step: String,
     pub status: String,
     pub version: i64,
-    #[serde(skip_serializing_if = "Value::is_null")]
+    #[serde(default, skip_serializing_if = "Value::is_null")]
     pub data: Value,
 }
 

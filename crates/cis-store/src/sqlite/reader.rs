@@ -10,7 +10,7 @@ use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::migrate;
@@ -24,7 +24,7 @@ pub struct Reader {
 }
 
 /// A DAG as `list` shows it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DagLine {
     #[serde(skip)]
     pub key: i64,
@@ -43,7 +43,7 @@ pub struct DagLine {
 }
 
 /// One content of a DAG.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RevisionLine {
     #[serde(skip)]
     pub key: i64,
@@ -57,7 +57,7 @@ pub struct RevisionLine {
 }
 
 /// A revision that waits for a decision.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PendingLine {
     #[serde(skip)]
     pub key: i64,
@@ -72,9 +72,9 @@ pub struct PendingLine {
 }
 
 /// A run as `runs` and `status` show it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunLine {
-    #[serde(skip)]
+    #[serde(skip, default = "no_key")]
     pub key: RunKey,
     pub run_id: RunId,
     pub dag_id: DagId,
@@ -94,12 +94,13 @@ pub struct RunLine {
     pub max_parallel: Option<u32>,
     #[serde(skip)]
     pub fates: Option<String>,
-    #[serde(skip)]
+    /// The execution of its first task; the others follow in file order.
     pub first_execution: ExecutionId,
-    #[serde(skip)]
+    /// Where its events begin.
     pub first_position: Position,
-    #[serde(skip)]
-    pub resumed_from: Option<RunKey>,
+    /// The number of the run that it carries on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed_from: Option<i64>,
     pub created_by: String,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
@@ -154,9 +155,9 @@ impl RunLine {
 }
 
 /// A task as `status` shows it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TaskLine {
-    #[serde(skip)]
+    #[serde(skip, default = "first_task")]
     pub ix: TaskIx,
     pub execution_id: ExecutionId,
     pub task_id: String,
@@ -185,8 +186,18 @@ pub struct TaskLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Value>,
     pub log_bytes: u64,
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub log_cut_bytes: u64,
+}
+
+/// A line that comes from another machine: there is nothing here that a key would lead to.
+fn no_key() -> RunKey {
+    RunKey(0)
+}
+
+/// Whoever reads a task from elsewhere says which it is.
+fn first_task() -> TaskIx {
+    TaskIx(0)
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands out a reference")]
@@ -210,7 +221,7 @@ pub(super) const DAG_SQL: &str = "
 pub(super) const RUN_SQL: &str = "
     SELECT r.run_key, r.run_id, d.dag_id, d.scope, r.number, f.revision, r.definition_key, r.status, r.version,
            r.stop_reason, r.params_json, r.max_parallel, r.fates, r.first_execution, r.first_position,
-           r.resumed_from, r.created_by, r.created_at, r.started_at, r.completed_at, r.tasks_total, r.tasks_left,
+           (SELECT p.number FROM dag_runs p WHERE p.run_key = r.resumed_from), r.created_by, r.created_at, r.started_at, r.completed_at, r.tasks_total, r.tasks_left,
            r.completed, r.failed, r.debts, r.cancelled, r.skipped,
            r.completed_at IS NULL AND (r.paused OR EXISTS (SELECT 1 FROM paused_scopes p WHERE p.scope = d.scope))
     FROM dag_runs r JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)";
@@ -424,7 +435,7 @@ pub(super) fn run_line(row: &Row<'_>) -> rusqlite::Result<RunLine> {
         fates: row.get(12)?,
         first_execution: ExecutionId(row.get(13)?),
         first_position: Position(row.get(14)?),
-        resumed_from: row.get::<_, Option<i64>>(15)?.map(RunKey),
+        resumed_from: row.get(15)?,
         created_by: row.get(16)?,
         created_at: Timestamp(row.get(17)?),
         started_at: time(18)?,

@@ -7,16 +7,16 @@ use cis_core::dag::{Dag, Kind};
 use cis_core::id::{DagId, ExecutionId, RunId, Scope, TaskId, TaskIx};
 use cis_core::source::Timestamp;
 use rusqlite::{OptionalExtension, Row};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::reader::{Reader, RunLine, TaskLine};
 use super::tx::parsed;
 use crate::port::Answer;
 
 /// A task that waits for a decision.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WaitingLine {
-    #[serde(skip)]
+    #[serde(skip, default = "no_execution")]
     pub execution: ExecutionId,
     pub dag_id: DagId,
     pub scope: Scope,
@@ -28,12 +28,12 @@ pub struct WaitingLine {
     pub title: String,
     /// What it does once approved; `approval`: nothing but that.
     #[serde(rename = "type")]
-    pub kind: &'static str,
+    pub kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// What approving takes, and of which type.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub input: BTreeMap<String, &'static str>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub input: BTreeMap<String, String>,
     pub published_by: String,
     pub waiting_since: Timestamp,
     /// If nobody has answered by then…
@@ -41,7 +41,12 @@ pub struct WaitingLine {
     pub answer_by: Option<Timestamp>,
     /// … this happens.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_timeout: Option<&'static str>,
+    pub on_timeout: Option<String>,
+}
+
+/// A line that comes from another machine is known by its run and its task.
+fn no_execution() -> ExecutionId {
+    ExecutionId(0)
 }
 
 /// Where a line's task is defined.
@@ -111,7 +116,7 @@ fn waiting_line(row: &Row<'_>) -> rusqlite::Result<(WaitingLine, Place)> {
         dag_id,
         title: task_id.to_string(),
         task_id,
-        kind: "",
+        kind: String::new(),
         prompt: None,
         input: BTreeMap::new(),
         published_by: row.get(5)?,
@@ -125,10 +130,11 @@ fn waiting_line(row: &Row<'_>) -> rusqlite::Result<(WaitingLine, Place)> {
 /// What the definition says of the question.
 fn describe(line: &mut WaitingLine, dag: &Dag, ix: TaskIx) {
     let Some(task) = dag.tasks.get(ix.index()) else { return };
-    (line.title, line.kind) = (task.title().to_owned(), task.kind.word());
+    (line.title, line.kind) = (task.title().to_owned(), task.kind.word().to_owned());
     if let Kind::Approval(approval) = &task.kind {
         line.prompt.clone_from(&approval.prompt);
-        line.input = approval.input.iter().map(|(name, kind)| (name.clone(), kind.word())).collect();
-        line.on_timeout = line.answer_by.map(|_| approval.on_timeout.word());
+        line.input =
+            approval.input.iter().map(|(name, kind)| (name.clone(), kind.word().to_owned())).collect();
+        line.on_timeout = line.answer_by.map(|_| approval.on_timeout.word().to_owned());
     }
 }

@@ -4,7 +4,8 @@ use cis_engine::again::{Again, sequel};
 use cis_engine::session::Session;
 
 use super::run::{self, Ready, Wish};
-use super::{Outcome, Setup, find};
+use super::view::View;
+use super::{Outcome, Setup, elsewhere, find};
 use crate::cli::{AgainArgs, AgainOptions};
 
 /// `cis dag resume`.
@@ -18,7 +19,11 @@ pub(super) fn retry(setup: &Setup, id: &str, task: &str, options: &AgainOptions)
 }
 
 fn again(setup: &Setup, id: &str, options: &AgainOptions, what: Again<'_>) -> Outcome {
-    let (reader, run) = find::find_run(setup, id, options.scope.scope.as_deref())?;
+    let (view, run) = find::find_run(setup, id, options.scope.scope.as_deref())?;
+    let reader = match view {
+        View::Here(reader) => reader,
+        View::Node(node) => return elsewhere::carry_on(setup, node, &run, options, what),
+    };
     let sequel = sequel(&reader, &run, what)?;
     let here = std::env::current_dir().unwrap_or_default();
     let skill_dirs = setup.skill_dirs(&options.skills.dirs, &here);

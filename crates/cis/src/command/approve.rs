@@ -1,9 +1,10 @@
 //! `cis pending`, `cis approve` and `cis reject`: what waits for a person, and what that person says.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use cis_core::dag::{InputType, Kind, Task};
-use cis_core::id::ExecutionId;
+use cis_core::id::{DagId, ExecutionId, Scope};
 use cis_core::source::{Clock, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_engine::command::Command;
@@ -11,17 +12,15 @@ use cis_engine::select;
 use cis_engine::session::Session;
 use cis_engine::system::{System, user};
 use cis_store::port::{Approve, Approved, RevisionStatus};
+use cis_store::sqlite::WaitingLine;
 use cis_store::sqlite::reader::{PendingLine, RunLine};
-use cis_store::sqlite::{Reader, WaitingLine};
 use serde_json::{Map, Value, json};
 
+use super::view::View;
 use super::{Failure, Outcome, Setup, find, list, publish};
 use crate::cli::{ApproveArgs, DecisionArgs};
 use crate::term::table::Cell;
 use crate::term::{Table, time};
-
-/// Tasks that are listed at most.
-const TASKS_SHOWN: usize = 1_000;
 
 /// Something that waits, and what to type to let it go on.
 struct Waiting {
@@ -36,13 +35,14 @@ struct Waiting {
 /// `cis pending`.
 pub(super) fn pending(setup: &Setup) -> Outcome {
     let mut waiting = Vec::new();
-    if let Some(reader) = setup.reader()? {
-        for dag in reader.pending(None, None, u32::MAX)? {
-            waiting.push(Waiting::dag(&dag, &scope_flag(&reader, dag.dag_id.as_str(), dag.scope.as_str())?));
+    if let Some(view) = setup.view()? {
+        let (dags, tasks) = view.pending()?;
+        let mut names = Names { view: &view, alone: BTreeMap::new() };
+        for dag in dags {
+            waiting.push(Waiting::dag(&dag, &names.scope_flag(&dag.dag_id, &dag.scope)?));
         }
-        for task in reader.waiting(|_| true, ExecutionId(0), TASKS_SHOWN)? {
-            let scope = scope_flag(&reader, task.dag_id.as_str(), task.scope.as_str())?;
-            waiting.push(Waiting::task(&task, &scope));
+        for task in tasks {
+            waiting.push(Waiting::task(&task, &names.scope_flag(&task.dag_id, &task.scope)?));
         }
     }
     if setup.json {
@@ -88,7 +88,7 @@ impl Waiting {
     }
 
     fn task(task: &WaitingLine, scope: &str) -> Self {
-        let input = task.input.iter().map(|(name, kind)| (name.as_str(), *kind));
+        let input = task.input.iter().map(|(name, kind)| (name.as_str(), kind.as_str()));
         let command = format!("{}{scope}", command(&task.run, task.task_id.as_str(), input));
         let mut told = json!(task);
         (told["kind"], told["command"]) = (json!("task"), json!(command));
@@ -103,10 +103,22 @@ impl Waiting {
     }
 }
 
-/// ` --scope …` where the name alone would not do.
-fn scope_flag(reader: &Reader, dag_id: &str, scope: &str) -> Result<String, Failure> {
-    let alone = reader.dag(dag_id, None)?.len() == 1;
-    Ok(if alone { String::new() } else { format!(" --scope {scope}") })
+/// Names of DAGs, and whether each says which is meant.
+struct Names<'v> {
+    view: &'v View,
+    alone: BTreeMap<DagId, bool>,
+}
+
+impl Names<'_> {
+    /// ` --scope …` where the name alone would not do.
+    fn scope_flag(&mut self, dag_id: &DagId, scope: &Scope) -> Result<String, Failure> {
+        let alone = match self.alone.get(dag_id) {
+            Some(alone) => *alone,
+            None => self.view.dag(dag_id.as_str(), None)?.len() == 1,
+        };
+        self.alone.insert(dag_id.clone(), alone);
+        Ok(if alone { String::new() } else { format!(" --scope {scope}") })
+    }
 }
 
 /// What to type to approve a task.
@@ -164,15 +176,40 @@ fn decide(
         let decision = publish::Decision { content_hash: None, confirm: approve, skill_dirs };
         return publish::settle(setup, &args.id, scope, decision);
     };
-    let (reader, run) = find::find_run(setup, &args.id, scope)?;
-    let dag = reader.definition(run.definition)?;
+    let (view, run) = find::find_run(setup, &args.id, scope)?;
+    let dag = view.definition_of(&run)?;
     let ix = select::named(&dag, &[task])?[0];
+    let (task, note) = (&dag.tasks[ix.index()], args.note);
+    let input = typed(task, input)?;
+    let approved = match &view {
+        View::Node(node) => {
+            let task = task.id.as_str();
+            let asks = node.task(&run, task)?.is_some_and(|task| task.status == TaskStatus::Waiting);
+            let body = if approve { json!({"input": input, "note": note}) } else { json!({"note": note}) };
+            node.approve(&run, task, approve, &body, asks)?
+        }
+        View::Here(_) => {
+            let execution = ExecutionId(run.first_execution.0 + i64::from(ix.0));
+            approve_here(setup, execution, approve, input, note)?
+        }
+    };
+    tell(setup, &run, &approved);
+    Ok(0)
+}
+
+fn approve_here(
+    setup: &Setup,
+    execution: ExecutionId,
+    approve: bool,
+    input: Map<String, Value>,
+    note: Option<String>,
+) -> Result<Approved, Failure> {
     let request = Approve {
         key: None,
-        execution: ExecutionId(run.first_execution.0 + i64::from(ix.0)),
+        execution,
         approve,
-        input: typed(&dag.tasks[ix.index()], input)?,
-        note: args.note,
+        input,
+        note,
         by: user(),
         // Whoever types here owns the data directory.
         self_confirm: true,
@@ -181,17 +218,16 @@ fn decide(
     let mut session = Session::open(setup.options()?)?;
     let approved = session.ask(Command::Approve(Box::new(request))).and_then(|reply| reply.approved());
     session.close()?;
-    tell(setup, &run, &approved?.answer?);
-    Ok(0)
+    Ok(approved?.answer?)
 }
 
 /// Without a task, a DAG that waits to be confirmed is meant. What its runs wait for is named instead.
 fn check_is_dag(setup: &Setup, id: &str, scope: Option<&str>, approve: bool) -> Result<(), Failure> {
     let found = find::find(setup, id, scope)?;
-    let latest = found.reader.revisions(found.dag.key)?.into_iter().next();
+    let latest = found.view.revisions(&found.dag)?.into_iter().next();
     let pending = latest.is_some_and(|revision| revision.status == RevisionStatus::Pending);
     let Some(run) = found.run.filter(|_| found.named || !pending) else { return Ok(()) };
-    let waiting = found.reader.tasks(&run, &[TaskStatus::Waiting], 1)?;
+    let waiting = found.view.tasks(&run, &[TaskStatus::Waiting], 1)?;
     let word = if approve { "approve" } else { "reject" };
     let failure = Failure::usage(format!("say which task of {} to {word}", run.label()));
     Err(match waiting.first() {

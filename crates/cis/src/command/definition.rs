@@ -37,8 +37,30 @@ pub(super) fn is_file(target: &str) -> bool {
         || Path::new(target).is_file()
 }
 
+/// A definition as its file has it.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) dag: Dag,
+    pub(super) warnings: Vec<Problem>,
+    /// Where the file stands.
+    here: PathBuf,
+}
+
 /// Reads, checks and pins the definition in `file`.
 pub(super) fn load(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Result<Loaded, Failure> {
+    let Checked { mut dag, warnings, here } = check(setup, file)?;
+    let skill_dirs = setup.skill_dirs(skill_dirs, &here);
+    let problems = skill::pin(&mut dag, &SkillPath::new(skill_dirs.clone()));
+    if !problems.is_empty() {
+        return Err(invalid(&file.display().to_string(), problems));
+    }
+    let content_hash = canonical::content_hash(&dag).as_str().to_owned();
+    let plan = Plan::new(&dag);
+    Ok(Loaded { dag: Arc::new(dag), plan, content_hash, warnings, skill_dirs })
+}
+
+/// Reads and checks the definition in `file`; its skills are for whoever runs it to find.
+pub(super) fn check(setup: &Setup, file: &Path) -> Result<Checked, Failure> {
     let shown = file.display().to_string();
     let bytes = read(file)?;
     let is_stdin = file == Path::new("-");
@@ -51,16 +73,7 @@ pub(super) fn load(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Result
     let format = Format::of_path(file).unwrap_or_else(|| Format::guess(&bytes));
     let parsed =
         parse(&bytes, format, &Defaults { dag_id, scope }).map_err(|problems| invalid(&shown, problems))?;
-    drop(bytes);
-    let mut dag = parsed.dag;
-    let skill_dirs = setup.skill_dirs(skill_dirs, &here);
-    let problems = skill::pin(&mut dag, &SkillPath::new(skill_dirs.clone()));
-    if !problems.is_empty() {
-        return Err(invalid(&shown, problems));
-    }
-    let content_hash = canonical::content_hash(&dag).as_str().to_owned();
-    let plan = Plan::new(&dag);
-    Ok(Loaded { dag: Arc::new(dag), plan, content_hash, warnings: parsed.warnings, skill_dirs })
+    Ok(Checked { dag: parsed.dag, warnings: parsed.warnings, here })
 }
 
 fn invalid(file: &str, problems: Vec<Problem>) -> Failure {

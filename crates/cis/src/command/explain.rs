@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cis_core::dag::{Dag, Kind, Task};
+use cis_core::error::ErrorCode;
 use cis_core::template::is_template;
 use cis_engine::select;
 use cis_engine::skill::SkillPath;
 use serde_json::{Value, json};
 
-use super::{Outcome, Setup, definition, find, list};
+use super::{Failure, Outcome, Setup, definition, find, list};
 use crate::term::face::{BOLD, paint};
 use crate::term::{Table, clean};
 
@@ -33,10 +34,14 @@ pub(super) fn explain(
         let loaded = definition::load(setup, Path::new(target), skill_dirs)?;
         (loaded.dag, loaded.skill_dirs)
     } else {
+        if setup.elsewhere()?.is_some() {
+            let why = "what a task of a published DAG is given, its own node decides, and does not tell";
+            return Err(
+                Failure::new(ErrorCode::NotYetSupported, why).hint("`cis dag explain FILE TASK` works here")
+            );
+        }
         let found = find::find(setup, target, scope)?;
-        let latest = found.reader.revisions(found.dag.key)?.into_iter().next();
-        let key = latest.map_or(0, |revision| revision.key);
-        (Arc::new(found.reader.definition(key)?), setup.skill_dirs(skill_dirs, &here))
+        (Arc::new(found.latest()?), setup.skill_dirs(skill_dirs, &here))
     };
     let ix = select::named(&dag, &[task.to_owned()])?[0];
     let task = &dag.tasks[ix.index()];

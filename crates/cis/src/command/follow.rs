@@ -17,13 +17,15 @@ use cis_engine::system::System;
 use cis_runner::log::{self, Entry};
 use cis_store::port::RunRef;
 use cis_store::sqlite::Reader;
-use cis_store::sqlite::reader::TaskLine;
+use cis_store::sqlite::reader::{RunLine, TaskLine};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use super::view::View;
 use super::watch::Watch;
 use super::{Failure, Outcome, Setup};
 use crate::live::{self, Plain, Screen};
+use crate::remote::Remote;
 use crate::term::face::{BOLD, DIM, paint};
 use crate::term::{Face, Size, clean, text};
 
@@ -52,6 +54,64 @@ pub(super) struct Interrupts {
     woken: mpsc::Receiver<Wake>,
 }
 
+/// Whoever a run is asked of.
+pub(super) enum Hand {
+    /// A coordinator of this data directory.
+    Here(Box<Session>),
+    Node(Remote),
+}
+
+impl Hand {
+    /// The run, and where it is looked at.
+    fn look(&self, setup: &Setup, run: &RunRef) -> Result<(View, RunLine), Failure> {
+        let (view, line) = match self {
+            Self::Here(_) => {
+                let reader = Reader::open(&setup.data_dir().database())?;
+                let line = reader.run(run.key)?;
+                (View::Here(Box::new(reader)), line)
+            }
+            Self::Node(node) => {
+                (View::Node(node.clone()), node.run_by_number(&run.dag_id, &run.scope, run.number)?)
+            }
+        };
+        let line = line.ok_or_else(|| Failure::new(ErrorCode::Internal, "the run is not in the store"))?;
+        Ok((view, line))
+    }
+
+    /// Asks to be woken by what happens; a node is listened to anyway.
+    fn subscribe(&self, wake: &mpsc::Sender<Wake>) -> Result<(), Failure> {
+        let Self::Here(session) = self else { return Ok(()) };
+        let wake = wake.clone();
+        Ok(session.follow(move |alive| wake.send(if alive { Wake::Changed } else { Wake::Lost }).is_ok())?)
+    }
+
+    fn reopen(&mut self) -> Result<(), Failure> {
+        match self {
+            Self::Here(session) => Ok(session.reopen()?),
+            Self::Node(_) => Ok(()),
+        }
+    }
+
+    fn stop(&mut self, run: &RunRef, kill: bool) -> Result<(), Failure> {
+        match self {
+            Self::Here(session) => {
+                session.ask(Command::Stop { key: None, run: run.key, kill })?.stopping()?;
+            }
+            Self::Node(node) => {
+                node.stop(run.run_id, kill)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn close(self) -> Result<(), Failure> {
+        match self {
+            Self::Here(session) => Ok(session.close()?),
+            Self::Node(_) => Ok(()),
+        }
+    }
+}
+
 /// How the run is shown.
 enum Show {
     Live(Box<Screen<std::io::Stderr>>),
@@ -62,30 +122,27 @@ enum Show {
 /// Follows `run` to its end; the exit code tells how it ended.
 pub(super) fn follow(
     setup: &Setup,
-    mut session: Session,
+    mut hand: Hand,
     run: &RunRef,
     dag: Arc<Dag>,
     interrupts: Interrupts,
 ) -> Outcome {
-    let reader = Reader::open(&setup.data_dir().database())?;
-    let line = reader
-        .run(run.key)?
-        .ok_or_else(|| Failure::new(ErrorCode::Internal, "the run is not in the store"))?;
-    let mut watch = Watch::new(reader, line, dag, setup.data_dir());
-    let mut show = Show::new(setup.json);
+    let (view, line) = hand.look(setup, run)?;
+    let mut watch = Watch::new(view, line, dag, setup.data_dir())?;
+    let mut show = Show::new(setup.json, watch.is_here());
     let Interrupts { wake, woken } = interrupts;
-    subscribe(&session, wake.clone())?;
+    hand.subscribe(&wake)?;
     let mut interrupts = 0;
     loop {
         show.tell(&mut watch)?;
-        if watch.run.status.is_terminal() {
+        if watch.is_over() {
             break;
         }
         match woken.recv_timeout(REDRAW) {
             Ok(Wake::Changed) | Err(RecvTimeoutError::Timeout) => {}
             Ok(Wake::Lost) => {
-                session.reopen()?;
-                subscribe(&session, wake.clone())?;
+                hand.reopen()?;
+                hand.subscribe(&wake)?;
             }
             Ok(Wake::Interrupted) => {
                 interrupts += 1;
@@ -94,23 +151,19 @@ pub(super) fn follow(
                 } else {
                     "killing"
                 })?;
-                session.ask(Command::Stop { key: None, run: run.key, kill: interrupts > 1 })?.stopping()?;
+                hand.stop(run, interrupts > 1)?;
             }
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     show.finish(&mut watch)?;
     tell_ending(setup, &watch)?;
-    session.close()?;
+    hand.close()?;
     Ok(match watch.run.status {
         RunStatus::Completed => 0,
         _ if interrupts > 0 => 130,
         _ => 1,
     })
-}
-
-fn subscribe(session: &Session, wake: mpsc::Sender<Wake>) -> Result<(), Failure> {
-    Ok(session.follow(move |alive| wake.send(if alive { Wake::Changed } else { Wake::Lost }).is_ok())?)
 }
 
 impl Interrupts {
@@ -129,11 +182,12 @@ impl Interrupts {
 }
 
 impl Show {
-    fn new(json: bool) -> Self {
+    /// What is elsewhere is told line by line: a live view asks more often than a node should be asked.
+    fn new(json: bool, here: bool) -> Self {
         let term = std::env::var("TERM").ok();
         if json {
             Self::Json(std::io::BufWriter::new(std::io::stdout()))
-        } else if live::wanted(std::io::stderr().is_terminal(), term.as_deref()) {
+        } else if here && live::wanted(std::io::stderr().is_terminal(), term.as_deref()) {
             let colour = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
             Self::Live(Box::new(Screen::new(std::io::stderr(), colour)))
         } else {
@@ -216,7 +270,7 @@ pub(super) fn tell_ending(setup: &Setup, watch: &Watch) -> Result<(), Failure> {
         anstream::println!("{told}");
         return Ok(());
     }
-    let failed = watch.reader.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], 1_000)?;
+    let failed = watch.view.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], 1_000)?;
     for task in failed.iter().take(FAILURES_SHOWN) {
         tell_failure(watch, task);
     }
@@ -266,6 +320,17 @@ fn tell_failure(watch: &Watch, task: &TaskLine) {
 
 /// The last lines a task printed, both streams as they came.
 fn last_lines(watch: &Watch, task: &TaskLine) -> Vec<String> {
+    let View::Node(node) = &watch.view else { return last_lines_here(watch, task) };
+    let (mut lines, tail) = (Vec::new(), LAST_LINES.to_string());
+    // What cannot be read is not shown, here as there.
+    let _ = node.logs(&watch.run, &[("task", task.task_id.as_str()), ("tail", &tail)], |line| {
+        lines.push(line.text.clone());
+        true
+    });
+    lines
+}
+
+fn last_lines_here(watch: &Watch, task: &TaskLine) -> Vec<String> {
     let mut bytes = Vec::new();
     if let Ok(entries) = log::read(&watch.log(task)) {
         for entry in entries.flatten() {

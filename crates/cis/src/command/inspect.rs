@@ -49,14 +49,10 @@ pub(super) fn graph(setup: &Setup, target: &str, format: GraphFormat, scope: Opt
         let found = find::find(setup, target, scope)?;
         match &found.run {
             Some(run) => {
-                let states = found.reader.statuses(run)?;
-                (Arc::new(found.reader.definition(run.definition)?), Some(states))
+                let states = found.view.statuses(run)?;
+                (Arc::new(found.view.definition_of(run)?), Some(states))
             }
-            None => {
-                let latest = found.reader.revisions(found.dag.key)?.into_iter().next();
-                let key = latest.map_or(0, |revision| revision.key);
-                (Arc::new(found.reader.definition(key)?), None)
-            }
+            None => (Arc::new(found.latest()?), None),
         }
     };
     let plan = Plan::new(&dag);

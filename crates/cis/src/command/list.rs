@@ -24,11 +24,10 @@ pub(super) fn dags(setup: &Setup, status: Option<&str>, scope: Option<&str>, lim
         return Err(Failure::new(ErrorCode::ValidationFailed, format!("there is no status `{word}`"))
             .hint(format!("one of {}", words.join(", "))));
     }
-    let dags = match setup.reader()? {
-        Some(reader) => reader.dags(status, scope, limit.saturating_add(1))?,
-        None => Vec::new(),
+    let (shown, more) = match setup.view()? {
+        Some(view) => view.dags(status, scope, limit)?,
+        None => (Vec::new(), false),
     };
-    let (shown, more) = cut(&dags, limit);
     if setup.json {
         anstream::println!("{}", json!({"success": true, "dags": shown, "more": more}));
         return Ok(0);
@@ -40,7 +39,7 @@ pub(super) fn dags(setup: &Setup, status: Option<&str>, scope: Option<&str>, lim
     }
     let now = System.now();
     let mut table = Table::new(&["DAG", "SCOPE", "STATUS", ">TASKS", ">RUNS", "UPDATED"]);
-    for dag in shown {
+    for dag in &shown {
         let face =
             if dag.latest_run.is_some() { face::run(&dag.status) } else { face::revision(&dag.status) };
         table.row([
@@ -59,18 +58,16 @@ pub(super) fn dags(setup: &Setup, status: Option<&str>, scope: Option<&str>, lim
 
 /// `cis dag runs`.
 pub(super) fn runs(setup: &Setup, id: Option<&str>, scope: Option<&str>, limit: u32) -> Outcome {
-    let asked = limit.saturating_add(1);
-    let runs = match id {
+    let (shown, more) = match id {
         Some(id) => {
             let found = find::find(setup, id, scope)?;
-            found.reader.runs(Some(found.dag.key), asked)?
+            found.view.runs(Some(&found.dag), limit)?
         }
-        None => match setup.reader()? {
-            Some(reader) => reader.runs(None, asked)?,
-            None => Vec::new(),
+        None => match setup.view()? {
+            Some(view) => view.runs(None, limit)?,
+            None => (Vec::new(), false),
         },
     };
-    let (shown, more) = cut(&runs, limit);
     if setup.json {
         anstream::println!("{}", json!({"success": true, "runs": shown, "more": more}));
         return Ok(0);
@@ -81,7 +78,7 @@ pub(super) fn runs(setup: &Setup, id: Option<&str>, scope: Option<&str>, limit: 
     }
     let now = System.now();
     let mut table = Table::new(&["RUN", "STATUS", ">DONE", ">FAILED", ">TOOK", "STARTED", "BY"]);
-    for run in shown {
+    for run in &shown {
         let took = run.completed_at.unwrap_or(now).since(run.started_at.unwrap_or(run.created_at));
         table.row([
             run.label().into(),
@@ -96,11 +93,6 @@ pub(super) fn runs(setup: &Setup, id: Option<&str>, scope: Option<&str>, limit: 
     print(&table);
     hint_more(more, limit);
     Ok(0)
-}
-
-fn cut<T>(rows: &[T], limit: u32) -> (&[T], bool) {
-    let shown = rows.len().min(limit as usize);
-    (&rows[..shown], shown < rows.len())
 }
 
 /// Prints a table as wide as the terminal allows.

@@ -11,8 +11,10 @@ use cis_store::sqlite::reader::RunLine;
 use regex_lite::Regex;
 use serde_json::json;
 
+use super::view::View;
 use super::{Failure, Outcome, Setup, find};
 use crate::cli::LogsArgs;
+use crate::remote::Remote;
 use crate::term::face::{DIM, paint};
 use crate::term::{clean, time};
 
@@ -30,7 +32,7 @@ struct Printer {
 
 /// `cis dag logs`.
 pub(super) fn logs(setup: &Setup, args: &LogsArgs) -> Outcome {
-    let (reader, run) = find_run(setup, args)?;
+    let (view, run) = find_run(setup, args)?;
     let grep = args.grep.as_deref().map(Regex::new).transpose();
     let grep = grep.map_err(|e| Failure::usage(format!("`--grep`: {e}")))?;
     let mut printer = Printer {
@@ -39,10 +41,15 @@ pub(super) fn logs(setup: &Setup, args: &LogsArgs) -> Outcome {
         grep,
         out: std::io::BufWriter::new(anstream::stdout()),
     };
-    let wanted =
-        Wanted { tasks: args.task.clone(), attempt: args.attempt, follow: args.follow, ..Wanted::default() };
-    let lines = Lines::open(&reader, setup.data_dir(), run, wanted)?;
-    match print(&reader, lines, &mut printer) {
+    let printed = match &view {
+        View::Here(reader) => {
+            let (tasks, attempt, follow) = (args.task.clone(), args.attempt, args.follow);
+            let wanted = Wanted { tasks, attempt, follow, ..Wanted::default() };
+            print(reader, Lines::open(reader, setup.data_dir(), run, wanted)?, &mut printer)
+        }
+        View::Node(node) => print_from(node, &run, args, &mut printer),
+    };
+    match printed {
         Err(Trouble::Write(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),
         Err(Trouble::Write(e)) => Err(Failure::new(ErrorCode::Unavailable, format!("cannot write: {e}"))),
         Err(Trouble::Other(failure)) => Err(failure),
@@ -65,6 +72,33 @@ fn print(reader: &Reader, mut lines: Lines, printer: &mut Printer) -> Result<(),
     }
 }
 
+/// The same from a node, which tells of one task at a time, or of all.
+fn print_from(node: &Remote, run: &RunLine, args: &LogsArgs, printer: &mut Printer) -> Result<(), Trouble> {
+    if args.follow && args.task.len() > 1 {
+        let why = "a node lets one task be followed at a time, or all: one `--task`, or none";
+        return Err(Trouble::Other(Failure::usage(why)));
+    }
+    let all = [String::new()];
+    let tasks = if args.task.is_empty() { &all } else { args.task.as_slice() };
+    let attempt = args.attempt.map(|attempt| attempt.to_string()).unwrap_or_default();
+    let follow = if args.follow { "true" } else { "" };
+    for task in tasks {
+        let mut written = Ok(());
+        let query = [("task", task.as_str()), ("attempt", &attempt), ("follow", follow)];
+        let heard = node.logs(run, &query, |line| {
+            written = printer.line(line);
+            // What comes while it is followed is for whoever looks right now.
+            if written.is_ok() && args.follow {
+                written = printer.out.flush();
+            }
+            written.is_ok()
+        });
+        written?;
+        heard.map_err(|refusal| Trouble::Other(refusal.into()))?;
+    }
+    Ok(printer.out.flush()?)
+}
+
 /// Writing fails for other reasons than reading, and a reader that has seen enough is no error.
 enum Trouble {
     Write(std::io::Error),
@@ -77,7 +111,7 @@ impl From<std::io::Error> for Trouble {
     }
 }
 
-fn find_run(setup: &Setup, args: &LogsArgs) -> Result<(Reader, RunLine), Failure> {
+fn find_run(setup: &Setup, args: &LogsArgs) -> Result<(View, RunLine), Failure> {
     let scope = args.scope.scope.as_deref();
     match &args.run {
         None => find::find_run(setup, &args.id, scope),

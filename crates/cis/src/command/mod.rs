@@ -15,6 +15,7 @@ mod agent;
 mod approve;
 mod cancel;
 mod definition;
+mod elsewhere;
 mod explain;
 mod find;
 mod follow;
@@ -31,6 +32,7 @@ mod setup;
 mod skill;
 mod status;
 mod token;
+mod view;
 mod watch;
 mod why;
 mod work;
@@ -52,7 +54,9 @@ use crate::cli::{
     AgentCommand, Cli, Command, ConfigCommand, DagCommand, Global, IdentityCommand, NodeCommand,
 };
 use crate::config::{Config, ConfigError, Durability, Flags, Source, Surroundings};
+use crate::remote::Remote;
 use crate::term::Report;
+use view::View;
 
 /// An error and the exit code it ends with.
 #[derive(Debug)]
@@ -203,7 +207,7 @@ impl Setup {
         Ok(Self {
             config,
             json: global.json,
-            node: global.node.clone(),
+            node: global.node.clone().filter(|node| !node.is_empty()),
             token: global.token.clone().filter(|token| !token.is_empty()),
         })
     }
@@ -230,6 +234,20 @@ impl Setup {
         let token = std::fs::read_to_string(path)
             .map_err(|e| Failure::new(ErrorCode::Unavailable, format!("the owner's token: {e}")))?;
         Ok(Client::new(&own, &token)?)
+    }
+
+    /// The node to call, if one was named or there is a token to call with; else the data directory is meant.
+    fn elsewhere(&self) -> Result<Option<Remote>, Failure> {
+        let named = self.node.is_some() || self.token.is_some();
+        Ok(if named { Some(Remote::new(self.remote()?)) } else { None })
+    }
+
+    /// What is known there; `None` if nothing has ever been written here.
+    fn view(&self) -> Result<Option<View>, Failure> {
+        Ok(match self.elsewhere()? {
+            Some(node) => Some(View::Node(node)),
+            None => self.reader()?.map(|reader| View::Here(Box::new(reader))),
+        })
     }
 
     /// The data directory, which need not exist.

@@ -8,11 +8,13 @@ use cis_core::error::ErrorCode;
 use cis_engine::command::{Command, SharedDag};
 use cis_engine::session::Session;
 use cis_engine::system::user;
-use cis_store::port::RevisionStatus;
+use cis_store::port::{Published, RevisionStatus};
+use cis_store::sqlite::reader::{DagLine, RevisionLine};
 use serde_json::json;
 
 use super::run::{self, Ready, Wish};
-use super::{Failure, Outcome, Setup, definition, find};
+use super::view::View;
+use super::{Failure, Outcome, Setup, definition, elsewhere, find};
 
 /// What to do with a request.
 #[derive(Debug)]
@@ -24,18 +26,10 @@ pub(super) struct Decision {
 
 /// `cis dag publish`.
 pub(super) fn publish(setup: &Setup, file: &Path, new_revision: bool, skill_dirs: &[PathBuf]) -> Outcome {
-    let loaded = definition::load(setup, file, skill_dirs)?;
-    definition::warn(setup, &loaded);
-    let mut session = Session::open(setup.options()?)?;
-    let publish = Command::Publish {
-        dag: SharedDag(loaded.dag.clone()),
-        content_hash: loaded.content_hash.clone(),
-        new_revision,
-        by: user(),
+    let published = match setup.elsewhere()? {
+        Some(node) => elsewhere::publish(setup, &node, file, new_revision)?.0,
+        None => publish_here(setup, file, new_revision, skill_dirs)?,
     };
-    let published = session.ask(publish).and_then(|reply| reply.published());
-    session.close()?;
-    let published = published?;
     let status = if published.created { "created" } else { "already_exists" };
     if setup.json {
         let told = json!({"success": true, "status": status, "dag_id": published.dag_id, "scope": published.scope,
@@ -59,14 +53,48 @@ pub(super) fn publish(setup: &Setup, file: &Path, new_revision: bool, skill_dirs
     Ok(0)
 }
 
+fn publish_here(
+    setup: &Setup,
+    file: &Path,
+    new_revision: bool,
+    skill_dirs: &[PathBuf],
+) -> Result<Published, Failure> {
+    let loaded = definition::load(setup, file, skill_dirs)?;
+    definition::warn(setup, &loaded);
+    let mut session = Session::open(setup.options()?)?;
+    let publish = Command::Publish {
+        dag: SharedDag(loaded.dag),
+        content_hash: loaded.content_hash,
+        new_revision,
+        by: user(),
+    };
+    let published = session.ask(publish).and_then(|reply| reply.published());
+    session.close()?;
+    Ok(published?)
+}
+
 /// `cis dag confirm`: the latest revision, unless a hash says which.
 pub(super) fn settle(setup: &Setup, id: &str, scope: Option<&str>, decision: Decision) -> Outcome {
     let found = find::find(setup, id, scope)?;
-    let revisions = found.reader.revisions(found.dag.key)?;
+    let revisions = found.view.revisions(&found.dag)?;
     let wanted = |hash: &str| decision.content_hash.as_deref().is_none_or(|prefix| hash.starts_with(prefix));
     let Some(revision) = revisions.iter().find(|revision| wanted(&revision.content_hash)) else {
         return Err(Failure::new(ErrorCode::NotFound, format!("no revision of `{id}` has that content")));
     };
+    match &found.view {
+        View::Node(node) if decision.confirm => {
+            let hash = &revision.content_hash;
+            let (run, tasks) = node.confirm(&found.dag.dag_id, &found.dag.scope, hash)?;
+            run::tell_detached(setup, &run, tasks);
+            return Ok(0);
+        }
+        View::Node(node) => {
+            node.reject(&found.dag, &revision.content_hash)?;
+            tell_rejected(setup, &found.dag, revision);
+            return Ok(0);
+        }
+        View::Here(_) => {}
+    }
     let mut session = Session::open(setup.options()?)?;
     let settle = Command::Settle {
         definition: revision.key,
@@ -78,19 +106,22 @@ pub(super) fn settle(setup: &Setup, id: &str, scope: Option<&str>, decision: Dec
     if !decision.confirm || settled.is_err() {
         session.close()?;
         settled?;
-        let told = json!({"success": true, "status": "rejected", "dag_id": found.dag.dag_id});
-        if setup.json {
-            anstream::println!("{told}");
-        } else {
-            anstream::println!("Rejected `{id}` revision {}", revision.revision);
-        }
+        tell_rejected(setup, &found.dag, revision);
         return Ok(0);
     }
-    let dag = Arc::new(found.reader.definition(revision.key)?);
+    let dag = Arc::new(found.view.definition(&found.dag, revision)?);
     let plan = Plan::new(&dag);
     let here = std::env::current_dir().unwrap_or_default();
     let skill_dirs = setup.skill_dirs(&decision.skill_dirs, &here);
     let ready = Ready { definition: revision.key, dag, plan, skill_dirs };
     let wish = Wish { detach: true, by_confirmation: true, ..Wish::default() };
     run::launch(setup, session, ready, wish)
+}
+
+fn tell_rejected(setup: &Setup, dag: &DagLine, revision: &RevisionLine) {
+    if setup.json {
+        anstream::println!("{}", json!({"success": true, "status": "rejected", "dag_id": dag.dag_id}));
+    } else {
+        anstream::println!("Rejected `{}` revision {}", dag.dag_id, revision.revision);
+    }
 }

@@ -19,8 +19,9 @@ use cis_store::sqlite::Reader;
 use serde_json::{Map, Value, json};
 
 use super::definition::{self, Loaded};
-use super::follow::{self, Interrupts};
-use super::{Failure, Outcome, Setup, find};
+use super::follow::{self, Hand, Interrupts};
+use super::view::View;
+use super::{Failure, Outcome, Setup, elsewhere, find};
 use crate::cli::RunArgs;
 use crate::term::text;
 
@@ -46,7 +47,11 @@ pub(super) struct Wish {
 
 /// `cis dag run`.
 pub(super) fn run(setup: &Setup, args: &RunArgs) -> Outcome {
-    if definition::is_file(&args.target) { run_file(setup, args) } else { run_known(setup, args) }
+    match (definition::is_file(&args.target), setup.elsewhere()?) {
+        (true, Some(node)) if !args.dry_run => elsewhere::run_file(setup, node, args),
+        (true, _) => run_file(setup, args),
+        (false, _) => run_known(setup, args),
+    }
 }
 
 fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
@@ -79,7 +84,7 @@ fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
 
 fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
     let found = find::find(setup, &args.target, args.scope.scope.as_deref())?;
-    let revisions = found.reader.revisions(found.dag.key)?;
+    let revisions = found.view.revisions(&found.dag)?;
     let revision = again::confirmed(&found.dag, &revisions, None)?;
     if revisions.first().is_some_and(|latest| latest.status == RevisionStatus::Pending) {
         crate::term::report::warn(&format!(
@@ -87,16 +92,25 @@ fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
             args.target, revision.revision
         ));
     }
-    let dag = Arc::new(found.reader.definition(revision.key)?);
+    let dag = Arc::new(found.view.definition(&found.dag, revision)?);
     let plan = Plan::new(&dag);
     let here = std::env::current_dir().unwrap_or_default();
     let skill_dirs = setup.skill_dirs(&args.skills.dirs, &here);
     let ready = Ready { definition: revision.key, dag, plan, skill_dirs };
     let params = params(&ready.dag, &args.params)?;
+    let reader = match found.view {
+        View::Here(reader) => reader,
+        View::Node(_) if args.dry_run && args.only.is_empty() && args.from.is_empty() => {
+            return dry_run(setup, &ready.dag, &ready.plan, None);
+        }
+        View::Node(node) => {
+            return elsewhere::run_known(setup, node, &ready.dag, &revision.content_hash, &params, args);
+        }
+    };
     let (resumed_from, before) = if args.only.is_empty() && args.from.is_empty() {
         (None, None)
     } else {
-        latest_run(&found.reader, &ready)?
+        latest_run(&reader, &ready)?
     };
     let fates = selection(args, &ready.dag, &ready.plan, before.as_deref())?;
     if args.dry_run {
@@ -174,10 +188,10 @@ pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wi
         closed?;
         return Ok(0);
     };
-    follow::follow(setup, session, &run, ready.dag, interrupts)
+    follow::follow(setup, Hand::Here(Box::new(session)), &run, ready.dag, interrupts)
 }
 
-fn tell_detached(setup: &Setup, run: &RunRef, tasks: usize) {
+pub(super) fn tell_detached(setup: &Setup, run: &RunRef, tasks: usize) {
     let label = format!("{}#{}", run.dag_id, run.number);
     if setup.json {
         let status = run.status.word();

@@ -49,8 +49,8 @@ pub(super) fn status(setup: &Setup, args: &StatusArgs) -> Outcome {
 /// A run that is not over needs a coordinator. If the last one was killed, a new one takes the run up, so that
 /// nothing stays "running" because nobody is there.
 pub(super) fn take_up(setup: &Setup) -> Result<(), Failure> {
-    // Whoever only has a token leaves that to the owner.
-    if setup.only_owner().is_err() {
+    // A node takes care of its own.
+    if setup.elsewhere()?.is_some() {
         return Ok(());
     }
     if let Ok(Some(lock)) = setup.data_dir().try_lock() {
@@ -65,7 +65,7 @@ fn to_json(found: &Found) -> Result<Value, Failure> {
                           "status": found.dag.status, "revision": found.dag.revision, "runs": found.dag.runs});
     if let Some(run) = &found.run {
         let done = run.total - run.left;
-        let tasks = found.reader.tasks(run, &[], u32::MAX)?;
+        let tasks = found.view.tasks(run, &[], u32::MAX)?;
         told["status"] = json!(run.status);
         told["run_id"] = json!(run.run_id);
         told["version"] = json!(run.version);
@@ -75,7 +75,7 @@ fn to_json(found: &Found) -> Result<Value, Failure> {
         told["run"] = json!(run);
         told["tasks"] = json!(tasks);
     } else {
-        told["revisions"] = json!(found.reader.revisions(found.dag.key)?);
+        told["revisions"] = json!(found.view.revisions(&found.dag)?);
     }
     Ok(told)
 }
@@ -83,7 +83,7 @@ fn to_json(found: &Found) -> Result<Value, Failure> {
 fn show_dag(found: &Found) -> Result<(), Failure> {
     let face = face::revision(&found.dag.status);
     anstream::println!("{}  {}", paint(BOLD, found.dag.dag_id.as_str()), face.label());
-    for revision in found.reader.revisions(found.dag.key)?.iter().take(5) {
+    for revision in found.view.revisions(&found.dag)?.iter().take(5) {
         anstream::println!(
             "  revision {} {} {} by {}",
             revision.revision,
@@ -114,8 +114,8 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
     if run.paused {
         anstream::println!("  paused: nothing more is started");
     }
-    if let Some(from) = run.resumed_from.map(|from| found.reader.run(from)).transpose()?.flatten() {
-        anstream::println!("  carries on from {}", from.label());
+    if let Some(from) = run.resumed_from {
+        anstream::println!("  carries on from {}#{from}", run.dag_id);
     }
     let (tasks, whole) = tasks_to_show(found, run)?;
     if !tasks.is_empty() {
@@ -135,19 +135,19 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
 
 fn tasks_to_show(found: &Found, run: &RunLine) -> Result<(Vec<TaskLine>, bool), Failure> {
     if run.total <= TASKS_SHOWN {
-        return Ok((found.reader.tasks(run, &[], TASKS_SHOWN)?, true));
+        return Ok((found.view.tasks(run, &[], TASKS_SHOWN)?, true));
     }
-    let mut tasks = found.reader.tasks(run, &[TaskStatus::Waiting], TASKS_SHOWN)?;
-    tasks.extend(found.reader.live(run, TASKS_SHOWN)?);
+    let mut tasks = found.view.tasks(run, &[TaskStatus::Waiting], TASKS_SHOWN)?;
+    tasks.extend(found.view.live(run, TASKS_SHOWN)?);
     if run.failed + run.debts + run.cancelled > 0 {
-        tasks.extend(found.reader.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], TASKS_SHOWN)?);
+        tasks.extend(found.view.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], TASKS_SHOWN)?);
     }
     Ok((tasks, false))
 }
 
 fn task_table(found: &Found, run: &RunLine, tasks: &[TaskLine]) -> Result<Table, Failure> {
     let now = System.now();
-    let dag = found.reader.definition(run.definition)?;
+    let dag = found.view.definition_of(run)?;
     let mut table = Table::new(&["TASK", "STATUS", ">TOOK", ">TRY", "NOTE"]);
     for task in tasks {
         let waits = task.status == TaskStatus::Running && task.started_at.is_none();
@@ -190,10 +190,11 @@ fn watch(setup: &Setup, found: Found) -> Outcome {
         }
         return Ok(if found.dag.status == "pending" { 5 } else { 0 });
     };
-    let dag = Arc::new(found.reader.definition(run.definition)?);
-    let mut watch = Watch::new(found.reader, run, dag, setup.data_dir());
-    let drawn =
-        !setup.json && live::wanted(std::io::stderr().is_terminal(), std::env::var("TERM").ok().as_deref());
+    let dag = Arc::new(found.view.definition_of(&run)?);
+    let mut watch = Watch::new(found.view, run, dag, setup.data_dir())?;
+    let drawn = !setup.json
+        && watch.is_here()
+        && live::wanted(std::io::stderr().is_terminal(), std::env::var("TERM").ok().as_deref());
     let mut screen = Screen::new(std::io::stderr(), true);
     let (_never, pause) = std::sync::mpsc::channel::<()>();
     loop {
@@ -212,7 +213,7 @@ fn watch(setup: &Setup, found: Found) -> Outcome {
             let lines = live::render(&watch.view(now)?, size);
             screen.draw(lines, size, now).map_err(|e| Failure::usage(e.to_string()))?;
         }
-        if watch.run.status.is_terminal() {
+        if watch.is_over() {
             break;
         }
         let _ = pause.recv_timeout(LOOK);

@@ -4,10 +4,11 @@ use cis_core::access::{Caller, Preset};
 use cis_core::dag::parse::duration;
 use cis_core::error::ErrorCode;
 use cis_core::id::Scope;
-use cis_core::source::Clock;
+use cis_core::source::{Clock, Millis};
 use cis_engine::command::Command;
 use cis_engine::session::Session;
 use cis_engine::system::{System, user};
+use cis_engine::token::FreshToken;
 use serde_json::json;
 
 use super::{Failure, Outcome, Setup, list};
@@ -37,12 +38,11 @@ fn create(
         return Err(Failure::usage(format!("`{preset}` is none of {}", words.join(", "))));
     };
     let lasts = expires.map(duration::from_text).transpose().map_err(Failure::usage)?;
-    let expires_at = lasts.map(|lasts| System.now().after(lasts));
-    let caller = Caller::preset(identity, preset, self::scopes(scopes)?);
-    let mut session = Session::open(setup.options()?)?;
-    let made = session.ask(Command::CreateToken { caller, by: user(), expires_at }).and_then(|r| r.token());
-    session.close()?;
-    let made = made?;
+    let scopes = self::scopes(scopes)?;
+    let made = match setup.elsewhere()? {
+        Some(node) => node.create_token(&identity, preset, scopes.as_deref(), lasts)?,
+        None => create_here(setup, Caller::preset(identity, preset, scopes), lasts)?,
+    };
     if setup.json {
         anstream::println!("{}", json!({"success": true, "token_id": made.token_id, "token": made.secret}));
     } else {
@@ -50,6 +50,14 @@ fn create(
         anstream::eprintln!("hint: this is shown once; `cis token revoke {}` takes it back", made.token_id);
     }
     Ok(0)
+}
+
+fn create_here(setup: &Setup, caller: Caller, lasts: Option<Millis>) -> Result<FreshToken, Failure> {
+    let expires_at = lasts.map(|lasts| System.now().after(lasts));
+    let mut session = Session::open(setup.options()?)?;
+    let made = session.ask(Command::CreateToken { caller, by: user(), expires_at }).and_then(|r| r.token());
+    session.close()?;
+    Ok(made?)
 }
 
 /// Scopes as they were typed; none means all of them.
@@ -62,9 +70,8 @@ pub(super) fn scopes(given: &[String]) -> Result<Option<Vec<Scope>>, Failure> {
 }
 
 fn show(setup: &Setup) -> Outcome {
-    setup.only_owner()?;
-    let tokens = match setup.reader()? {
-        Some(reader) => reader.tokens()?,
+    let tokens = match setup.view()? {
+        Some(view) => view.tokens()?,
         None => Vec::new(),
     };
     if setup.json {
@@ -94,11 +101,11 @@ fn show(setup: &Setup) -> Outcome {
 }
 
 fn revoke(setup: &Setup, token_id: &str) -> Outcome {
-    let mut session = Session::open(setup.options()?)?;
-    let revoked =
-        session.ask(Command::RevokeToken { token_id: token_id.to_owned() }).and_then(|reply| reply.revoked());
-    session.close()?;
-    if !revoked? {
+    let revoked = match setup.elsewhere()? {
+        Some(node) => node.revoke_token(token_id)?,
+        None => revoke_here(setup, token_id)?,
+    };
+    if !revoked {
         return Err(Failure::new(ErrorCode::NotFound, format!("no token `{token_id}` that is good"))
             .hint("`cis token list` shows them"));
     }
@@ -108,4 +115,12 @@ fn revoke(setup: &Setup, token_id: &str) -> Outcome {
         anstream::println!("Revoked {token_id}");
     }
     Ok(0)
+}
+
+fn revoke_here(setup: &Setup, token_id: &str) -> Result<bool, Failure> {
+    let mut session = Session::open(setup.options()?)?;
+    let revoked =
+        session.ask(Command::RevokeToken { token_id: token_id.to_owned() }).and_then(|reply| reply.revoked());
+    session.close()?;
+    Ok(revoked?)
 }

@@ -8,12 +8,13 @@ use cis_core::id::{Position, TaskIx};
 use cis_core::source::{Millis, Timestamp};
 use cis_core::task::{TaskMove, TaskStatus};
 use cis_engine::data_dir::DataDir;
-use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::{RunLine, TaskLine};
 use serde_json::{Value, json};
 
+use super::view::View;
 use super::{Failure, approve};
 use crate::live::{FailedTask, RunView, RunningTask, SMALL_RUN, TaskLine as ViewLine, Totals, Transition};
+use crate::remote::News;
 
 /// Events read at once.
 const CHUNK: u32 = 5_000;
@@ -27,11 +28,13 @@ const RUNNING_SHOWN: u32 = 64;
 /// A run being watched.
 #[derive(Debug)]
 pub(super) struct Watch {
-    pub(super) reader: Reader,
+    pub(super) view: View,
     pub(super) run: RunLine,
     pub(super) dag: Arc<Dag>,
     data_dir: DataDir,
     position: Position,
+    /// Where events of a run elsewhere come in.
+    news: Option<News>,
     statuses: Vec<TaskStatus>,
     totals: Totals,
     failures: Vec<FailedTask>,
@@ -39,19 +42,37 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Watches `run` from its beginning.
-    pub(super) fn new(reader: Reader, run: RunLine, dag: Arc<Dag>, data_dir: DataDir) -> Self {
+    pub(super) fn new(view: View, run: RunLine, dag: Arc<Dag>, data_dir: DataDir) -> Result<Self, Failure> {
+        let news = match &view {
+            View::Here(_) => None,
+            View::Node(node) => Some(node.follow(&run, &dag)?),
+        };
         let statuses: Vec<TaskStatus> = (0..run.total).map(|ix| run.first_status(&dag, TaskIx(ix))).collect();
         let mut totals = Totals::default();
         statuses.iter().for_each(|status| totals.add(*status));
-        Self { reader, run, dag, data_dir, position: Position(0), statuses, totals, failures: Vec::new() }
+        let (position, failures) = (Position(0), Vec::new());
+        Ok(Self { view, run, dag, data_dir, position, news, statuses, totals, failures })
+    }
+
+    /// Is the run one of this data directory?
+    pub(super) fn is_here(&self) -> bool {
+        matches!(self.view, View::Here(_))
+    }
+
+    /// Has it ended, and has everything been told that led there?
+    pub(super) fn is_over(&self) -> bool {
+        self.run.status.is_terminal() && self.news.is_none()
     }
 
     /// Takes in what has happened since, handing each event to `tell`.
     pub(super) fn refresh(&mut self, mut tell: impl FnMut(&Self, &Event)) -> Result<(), Failure> {
         // The run's row is read first, so that a run seen as over has all its events read after it.
-        let run = self.reader.run(self.run.key)?;
-        loop {
-            let (events, read_to) = self.reader.events(&self.run, self.position, CHUNK)?;
+        let run = match &self.view {
+            View::Here(reader) => reader.run(self.run.key)?,
+            View::Node(_) => return self.hear(tell),
+        };
+        while let View::Here(reader) = &self.view {
+            let (events, read_to) = reader.events(&self.run, self.position, CHUNK)?;
             for event in &events {
                 self.take(event);
                 tell(self, event);
@@ -63,6 +84,20 @@ impl Watch {
         }
         if let Some(run) = run {
             self.run = run;
+        }
+        Ok(())
+    }
+
+    /// The same from a node: the end of a run is the last that is heard of it.
+    fn hear(&mut self, mut tell: impl FnMut(&Self, &Event)) -> Result<(), Failure> {
+        let events = self.news.as_ref().map(News::so_far).transpose()?.unwrap_or_default();
+        for event in &events {
+            self.take(event);
+            tell(self, event);
+            if matches!(event.change, Change::Run { to, .. } if to.is_terminal()) {
+                self.news = None;
+                self.run = self.view.run_now(&self.run)?.unwrap_or_else(|| self.run.clone());
+            }
         }
         Ok(())
     }
@@ -80,11 +115,11 @@ impl Watch {
 
     /// What the live view shows now.
     pub(super) fn view(&self, now: Timestamp) -> Result<RunView, Failure> {
-        let mut live = self.reader.live(&self.run, RUNNING_SHOWN)?;
+        let mut live = self.view.live(&self.run, RUNNING_SHOWN)?;
         live.retain(|task| task.started_at.is_some());
         if self.totals.of(TaskStatus::Waiting) > 0 {
             // Whoever looks may be the person they wait for.
-            let waiting = self.reader.tasks(&self.run, &[TaskStatus::Waiting], RUNNING_SHOWN)?;
+            let waiting = self.view.tasks(&self.run, &[TaskStatus::Waiting], RUNNING_SHOWN)?;
             live.splice(0..0, waiting);
         }
         let running = live
@@ -111,7 +146,7 @@ impl Watch {
     }
 
     fn small(&self, now: Timestamp) -> Result<Vec<ViewLine>, Failure> {
-        let tasks = self.reader.tasks(&self.run, &[], u32::MAX)?;
+        let tasks = self.view.tasks(&self.run, &[], u32::MAX)?;
         let lines = tasks.iter().map(|task| {
             // Handed to the runner, but not started yet: to a person that is still ready.
             let waits = task.status == TaskStatus::Running && task.started_at.is_none();
@@ -165,7 +200,7 @@ impl Watch {
         let question = if asks { approve::question(&self.run, definition) } else { String::new() };
         // Of thousands, how long each took is not worth a look at its row.
         let quick = to == TaskStatus::Completed && self.dag.tasks.len() > ROWS_READ_MAX;
-        let row = if quick { None } else { self.reader.task(&self.run, task)? };
+        let row = if quick { None } else { self.view.task(&self.run, &self.dag, task)? };
         let not_before = event.data.get("not_before").and_then(Value::as_i64).map(Timestamp);
         let attempt = event.data.get("attempt").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
         let of = definition.more().retry.as_ref().map_or(1, |retry| retry.max + 1);

@@ -6,6 +6,7 @@ use cis_engine::system::System;
 use cis_engine::why::{self, Explained, Terms};
 use serde_json::{Value, json};
 
+use super::view::View;
 use super::{Outcome, Setup, find, list, status};
 use crate::cli::WhyArgs;
 use crate::term::face::{BOLD, paint};
@@ -19,9 +20,12 @@ pub(super) fn why(setup: &Setup, args: &WhyArgs) -> Outcome {
         status::take_up(setup)?;
     }
     let terms = Terms { limit: args.limit as usize, slots: None, now: System.now() };
-    let explained = match &found.run {
-        Some(run) if found.named => why::of_run(&found.reader, run, terms)?,
-        _ => why::of_dag(&found.reader, &found.dag, terms)?,
+    let run = found.run.as_ref().filter(|_| found.named);
+    let explained = match (&found.view, run) {
+        (View::Here(reader), Some(run)) => why::of_run(reader, run, terms)?,
+        (View::Here(reader), None) => why::of_dag(reader, &found.dag, terms)?,
+        (View::Node(node), Some(run)) => node.why_run(run, args.limit)?,
+        (View::Node(node), None) => node.why_dag(&found.dag, args.limit)?,
     };
     if setup.json {
         let mut told = json!(explained);
