@@ -5,6 +5,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`suite`] | `cargo xtask test`: every check there is, in one command |
+//! | [`api`] | the API against its own description |
 //! | [`tidy`] | rules about the repository itself that no compiler knows |
 //! | [`docs`] | pages generated from code |
 //! | [`bench`] | builds and starts the benchmark, which is a program of its own (`src/bin/cis-bench/`) |
@@ -13,6 +14,7 @@
 //! | [`repo`] | where things are |
 //! | [`clock`] | the one place that asks for the time |
 
+pub mod api;
 pub mod bench;
 pub mod clock;
 pub mod docs;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{bench, docs, suite, tidy};
+use xtask::{api, bench, docs, suite, tidy};
 
 /// Tests, benches and chores of this repository.
 #[derive(Debug, Parser)]
@@ -19,6 +19,8 @@ enum Chore {
     Test,
     /// Check the rules about the repository itself that no compiler knows
     Tidy,
+    /// Call a node as its OpenAPI document says, thousands of times; it must have been built
+    Api,
     /// Write the parts of `docs/` that are generated from code
     Docs {
         /// Only say whether they are up to date
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().chore {
         Chore::Test => suite::test(),
         Chore::Tidy => tidy::check(),
+        Chore::Api => api::check(),
         Chore::Docs { check } => docs::generate(check),
         Chore::Bench(options) => bench::start(&options),
     };

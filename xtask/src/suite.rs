@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::clock::Stopwatch;
 use crate::run::{cargo, run, run_watched};
-use crate::{docs, repo, tidy, tool};
+use crate::{api, docs, repo, tidy, tool};
 
 /// What a check found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,6 +36,7 @@ pub fn test() -> Result<()> {
         check("clippy", clippy),
         check("build", || run(&mut cargo(&["build", "--workspace", "--locked"])?)),
         timed("tests", tests),
+        check("API as described", api::check),
         check("licences, bans, sources", deny),
     ];
     summary(&done, whole.elapsed())

@@ -10,6 +10,7 @@ use crate::run::{run, works};
 
 /// The version that is built: the same rules everywhere, whatever is newest.
 const CARGO_DENY: &str = "0.20.2";
+const SCHEMATHESIS: &str = "4.32.5";
 
 /// A component of the Rust toolchain, such as `clippy`.
 pub fn component(name: &str, probe: &str) -> Result<()> {
@@ -46,6 +47,23 @@ pub fn cargo_deny() -> Result<PathBuf> {
     // Its build has nothing to share with ours.
     run(install.env("CARGO_TARGET_DIR", cached.join("target")))?;
     let _ = std::fs::remove_dir_all(cached.join("target"));
+    Ok(program)
+}
+
+/// `schemathesis`, installed into the cache once, in an environment of its own.
+pub fn schemathesis() -> Result<PathBuf> {
+    let cached = repo::cache()?.join("tools").join(format!("schemathesis-{SCHEMATHESIS}"));
+    let program = cached.join("bin/schemathesis");
+    if works(Command::new(&program).arg("--version")) {
+        return Ok(program);
+    }
+    println!("installing schemathesis {SCHEMATHESIS}, once");
+    if !works(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&cached)) {
+        bail!("schemathesis needs `python3` with `venv`: install the packages `python3` and `python3-venv`");
+    }
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    let package = format!("schemathesis=={SCHEMATHESIS}");
+    run(Command::new(cached.join("bin/python")).args(install).arg(package))?;
     Ok(program)
 }
 

@@ -1,12 +1,13 @@
 //! Who may do what: identities with roles and scopes. How a caller proves who it is stays at the edge.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::error::{ErrorCode, Refusal};
 use crate::id::Scope;
 
 /// What a caller may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Look at everything in its scopes.
@@ -38,7 +39,7 @@ impl Role {
 }
 
 /// Roles that usually go together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {
     /// Publishes and works; somebody else confirms.
@@ -79,12 +80,12 @@ impl Preset {
 }
 
 /// A caller, once it is known who it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Caller {
     /// Its DID, or the name of a person on this machine.
     pub identity: String,
     pub roles: Vec<Role>,
-    /// What it may see and touch; `None` means everything.
+    /// What it may see and touch; everything, if there is no list.
     pub scopes: Option<Vec<Scope>>,
     /// It may confirm what it published itself.
     pub self_confirm: bool,

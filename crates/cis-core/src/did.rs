@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::id::is_name;
 
@@ -14,7 +15,8 @@ const PREFIX: &str = "did:cis:";
 const NAME_MAX: usize = 63;
 
 /// An identity's name in the world.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[schema(value_type = String, example = "did:cis:alice:0f1e2d3c")]
 #[serde(try_from = "String", into = "String")]
 pub struct Did(Box<str>);
 

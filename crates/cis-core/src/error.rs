@@ -4,9 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 /// What went wrong, as a name that never changes its meaning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 pub enum ErrorCode {
     /// Same `dag_id`, other content.
     ContentConflict,
@@ -31,6 +32,8 @@ pub enum ErrorCode {
     Unauthorized,
     /// Somebody we know who may not do this.
     Forbidden,
+    /// The place exists, and is not called like this.
+    MethodNotAllowed,
     PayloadTooLarge,
     /// A body that did not come in time.
     RequestTimeout,
@@ -45,7 +48,7 @@ pub enum ErrorCode {
 }
 
 /// A refusal: what the caller can do about it, with a stable code.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Refusal {
     pub code: ErrorCode,
     pub message: String,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Longest name of a DAG, a task or a scope.
 pub const NAME_MAX: usize = 128;
@@ -24,7 +25,8 @@ pub struct BadName(pub String);
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+        #[schema(value_type = String, pattern = "^[A-Za-z0-9._-]+$", min_length = 1, max_length = 128)]
         #[serde(try_from = "String", into = "String")]
         pub struct $name(Box<str>);
 
@@ -94,7 +96,7 @@ impl Scope {
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
         #[serde(transparent)]
         pub struct $name(pub $inner);
 
@@ -160,7 +162,8 @@ impl Fence {
 }
 
 /// One execution of one confirmed revision. Chosen by whoever asks for the run, so that asking again is safe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[schema(value_type = String, format = "uuid")]
 #[serde(transparent)]
 pub struct RunId(pub uuid::Uuid);
 

@@ -8,6 +8,7 @@
 //! Roots come first, those that hold the most before the others; however large the run, an answer is bounded.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::dag::{Dag, Plan};
 use crate::id::{TaskId, TaskIx};
@@ -68,7 +69,7 @@ pub struct Facts<'f> {
 }
 
 /// What holds one task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Hold {
     /// Tasks before it have not ended; this is one of so many.
@@ -99,7 +100,7 @@ pub enum Hold {
 }
 
 /// What holds the tasks of a run.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct Why {
     pub unfinished: usize,
     pub tasks: Vec<Held>,
@@ -108,7 +109,7 @@ pub struct Why {
 }
 
 /// One unfinished task.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Held {
     #[serde(flatten)]
     pub link: Link,
@@ -125,7 +126,7 @@ pub struct Held {
 }
 
 /// One task of a chain and what holds it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Link {
     pub task_id: TaskId,
     pub status: TaskStatus,

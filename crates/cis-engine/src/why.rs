@@ -9,11 +9,12 @@ use cis_store::port::RevisionStatus;
 use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::{DagLine, RevisionLine, RunLine};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::coordinator::KINDS;
 
 /// What it waits for.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Explained {
     pub dag_id: DagId,
     pub scope: Scope,
@@ -31,7 +32,7 @@ pub struct Explained {
 }
 
 /// A revision that nobody has decided about.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Awaited {
     pub revision: Revision,
     pub content_hash: String,

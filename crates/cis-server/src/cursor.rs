@@ -4,7 +4,6 @@ use std::fmt::Debug;
 
 use cis_core::error::{ErrorCode, Refusal};
 use cis_engine::token::sha256_hex;
-use serde_json::{Value, json};
 
 /// Lines of one page, unless asked for fewer or more.
 const LIMIT: u32 = 100;
@@ -50,28 +49,19 @@ impl Page {
         self.limit + 1
     }
 
-    /// The lines that were read as `{name: […]}`, and where the list goes on if it does.
-    pub(crate) fn told<T: serde::Serialize>(
-        &self,
-        name: &str,
-        mut lines: Vec<T>,
-        key: impl Fn(&T) -> i64,
-    ) -> Value {
+    /// The lines of this page, of those that were read, and where the list goes on if it does.
+    pub(crate) fn cut<T>(&self, mut lines: Vec<T>, key: impl Fn(&T) -> i64) -> (Vec<T>, Option<String>) {
         let more = lines.len() > self.limit as usize;
         lines.truncate(self.limit as usize);
         let next = lines.last().filter(|_| more).map(|last| self.word(key(last)));
-        let mut told = json!({name: lines});
-        if let Some(next) = next {
-            told["next_cursor"] = next.into();
-        }
-        told
+        (lines, next)
     }
 
     /// The lines of a list that has no second page, and whether there are more.
-    pub(crate) fn whole<T: serde::Serialize>(&self, name: &str, mut lines: Vec<T>) -> Value {
+    pub(crate) fn whole<T>(&self, mut lines: Vec<T>) -> (Vec<T>, bool) {
         let more = lines.len() > self.limit as usize;
         lines.truncate(self.limit as usize);
-        json!({name: lines, "more": more})
+        (lines, more)
     }
 
     fn word(&self, key: i64) -> String {
@@ -86,9 +76,9 @@ mod tests {
 
     #[test]
     fn a_cursor_fits_its_own_list_only() {
-        let told = Page::new("a", &"x", None, Some(2)).unwrap().told("n", vec![7, 8, 9], |n| *n);
-        assert_eq!(told["n"], json!([7, 8]));
-        let word = told["next_cursor"].as_str().unwrap();
+        let (lines, next) = Page::new("a", &"x", None, Some(2)).unwrap().cut(vec![7, 8, 9], |n| *n);
+        assert_eq!(lines, [7, 8]);
+        let word = next.as_deref().unwrap();
         assert_eq!(Page::new("a", &"x", Some(word), None).unwrap().last, Some(8));
         for (name, filter, word) in
             [("b", "x", word), ("a", "y", word), ("a", "x", ""), ("a", "x", "-"), ("a", "x", "9-00000000")]
@@ -100,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_last_page_goes_nowhere() {
-        let told = Page::new("a", &"x", None, Some(3)).unwrap().told("n", vec![7, 8, 9], |n| *n);
-        assert_eq!(told, json!({"n": [7, 8, 9]}));
+        let cut = Page::new("a", &"x", None, Some(3)).unwrap().cut(vec![7, 8, 9], |n| *n);
+        assert_eq!(cut, (vec![7, 8, 9], None));
     }
 }

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use axum::body::{Body, HttpBody};
-use axum::extract::{MatchedPath, Request, State as Has};
-use axum::http::{HeaderMap, Uri, header};
+use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State as Has};
+use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use cis_core::access::{Caller, Preset};
 use cis_core::did::{BadDid, Did};
 use cis_core::error::{ErrorCode, Refusal};
@@ -20,23 +20,31 @@ use crate::State;
 use crate::limit::Place;
 use crate::listen::Remote;
 use crate::say::{No, expected};
-use crate::table::{Access, access};
+use crate::table::{Access, access, methods};
 
 /// Lets a request pass, with its [`Caller`], or says why not.
-pub(crate) async fn guard(Has(state): Has<State>, mut request: Request, next: Next) -> Result<Response, No> {
+pub(crate) async fn guard(Has(state): Has<State>, request: Request, next: Next) -> Result<Response, No> {
     check_browser(request.headers(), &state.options.hosts)?;
-    let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let Some(access) = path.as_deref().and_then(|path| access(request.method().as_str(), path)) else {
+    let (mut parts, body) = request.into_parts();
+    // Bytes that are no text name nothing.
+    let names = RawPathParams::from_request_parts(&mut parts, &()).await;
+    let path = parts.extensions.get::<MatchedPath>().filter(|_| names.is_ok()).cloned();
+    let Some(path) = path else {
         return Err(Refusal::new(ErrorCode::NotFound, "no such call").into());
     };
-    let open = access == Access::Open || (state.options.open_metrics && path.as_deref() == Some("/metrics"));
+    let path = path.as_str();
+    let Some(access) = access(parts.method.as_str(), path) else {
+        return Ok(wrong_method(path));
+    };
+    let mut request = Request::from_parts(parts, body);
+    let open = access == Access::Open || (state.options.open_metrics && path == "/metrics");
     if open {
         return Ok(next.run(request).await);
     }
     let from = request.extensions().get().map_or(IpAddr::from([0; 4]), |Remote(from)| *from);
     let holder = holder(request.headers(), from, &state).await?;
     let share = state.limits.admit(&holder.token.caller.identity, Instant::now())?;
-    let place = match state.limits.place(&share, may_wait(path.as_deref(), request.uri())) {
+    let place = match state.limits.place(&share, may_wait(Some(path), request.uri())) {
         Ok(place) => place,
         Err(full) => return Ok(expected(full)),
     };
@@ -66,6 +74,16 @@ fn keep_while_streaming(response: Response, place: Place) -> Response {
             piece
         }))
     })
+}
+
+fn wrong_method(path: &str) -> Response {
+    let methods = methods(path).join(", ");
+    let refusal = Refusal::new(ErrorCode::MethodNotAllowed, "it is not called with this method");
+    let mut response = No::from(refusal.hint(format!("use {methods}"))).into_response();
+    if let Ok(methods) = HeaderValue::from_str(&methods) {
+        response.headers_mut().insert(header::ALLOW, methods);
+    }
+    response
 }
 
 /// A page of somebody else's, or a name of somebody else's that resolves to us, has no business here.

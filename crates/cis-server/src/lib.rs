@@ -19,9 +19,14 @@
 //! | [`page`] | a page per error code |
 //! | `reads` | a few read-only views of the store |
 //! | `say` | answers and errors, as JSON |
+//! | `answer`, `definition` | what bodies look like |
+//! | `document` | the OpenAPI document: what the routes say of themselves, and what the table knows |
 
+mod answer;
 mod body;
 mod cursor;
+mod definition;
+mod document;
 mod door;
 mod limit;
 mod listen;
@@ -44,6 +49,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use utoipa::ToSchema;
 
 use limit::Limits;
 use meter::Meter;
@@ -71,7 +77,7 @@ pub struct Options {
 }
 
 /// What a node says of itself.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct About {
     pub did: Did,
     pub name: String,

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error;
 
+use crate::document::NODE;
 use crate::say::{Said, not_found};
 
 /// The page of a code. A code without one does not compile.
@@ -33,6 +34,7 @@ pub fn page(code: ErrorCode) -> &'static str {
         Internal
         InvalidTransition
         LeaseExpired
+        MethodNotAllowed
         NotFound
         NotYetSupported
         PayloadTooLarge
@@ -49,7 +51,9 @@ pub(crate) fn path(code: ErrorCode) -> String {
     format!("/docs/errors/{code:?}")
 }
 
-/// `GET /docs/errors/{code}`.
+/// What an error code means, and what to do.
+#[utoipa::path(get, path = "/docs/errors/{code}", tag = NODE, params(("code" = ErrorCode, Path)),
+    responses((status = 200, description = "its page", body = String, content_type = "text/markdown")))]
 pub(crate) async fn show(Path(name): Path<String>) -> Said {
     let code = named(&name).ok_or_else(|| not_found("error code", &name))?;
     Ok(markdown(page(code)))

@@ -4,7 +4,9 @@ use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use cis_core::error::{ErrorCode, Refusal};
+use serde::Serialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use crate::page;
 
@@ -12,6 +14,31 @@ use crate::page;
 #[derive(Debug)]
 pub(crate) struct No(pub(crate) Refusal, pub(crate) Value);
 
+/// Every bad answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Refused {
+    /// `false`.
+    success: bool,
+    error: Documented,
+}
+
+/// A refusal, and the page of its code.
+#[derive(Debug, Serialize, ToSchema)]
+struct Documented {
+    #[serde(flatten)]
+    refusal: Refusal,
+    /// Where this node says what to do.
+    docs: String,
+}
+
+/// Every good answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Yes<T> {
+    /// `true`.
+    success: bool,
+    #[serde(flatten)]
+    told: T,
+}
 /// Why the node failed, beside the answer that says so: for whoever looks after it.
 #[derive(Debug, Clone)]
 pub(crate) struct Why(pub(crate) String);
@@ -28,24 +55,19 @@ impl<E: Into<Refusal>> From<E> for No {
 impl IntoResponse for No {
     fn into_response(self) -> Response {
         let Self(refusal, beside) = self;
-        let mut error =
-            json!({"code": refusal.code, "message": &refusal.message, "docs": page::path(refusal.code)});
-        if let Some(hint) = refusal.hint {
-            error["hint"] = hint.into();
-        }
-        if !refusal.details.is_null() {
-            error["details"] = refusal.details;
-        }
-        let mut told = json!({"success": false, "error": error});
+        let code = refusal.code;
+        let why = Why(refusal.message.clone());
+        let error = Documented { refusal, docs: page::path(code) };
+        let mut told = json!(Refused { success: false, error });
         if let (Value::Object(told), Value::Object(beside)) = (&mut told, beside) {
             told.extend(beside);
         }
-        let mut response = body(status(refusal.code), &told);
+        let mut response = body(status(code), &told);
         if response.status().is_server_error() {
-            response.extensions_mut().insert(Why(refusal.message));
+            response.extensions_mut().insert(why);
         }
         let headers = response.headers_mut();
-        match refusal.code {
+        match code {
             ErrorCode::Unauthorized => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
@@ -81,6 +103,7 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         ErrorCode::NotFound => StatusCode::NOT_FOUND,
         ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
         ErrorCode::Forbidden => StatusCode::FORBIDDEN,
+        ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         ErrorCode::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
         ErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -90,12 +113,8 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
 }
 
 /// A good answer: `success` and whatever `told` holds.
-pub(crate) fn yes(status: StatusCode, told: Value) -> Response {
-    let mut all = json!({"success": true});
-    if let (Value::Object(all), Value::Object(told)) = (&mut all, told) {
-        all.extend(told);
-    }
-    body(status, &all)
+pub(crate) fn yes(status: StatusCode, told: impl Serialize) -> Response {
+    body(status, &json!(Yes { success: true, told }))
 }
 
 fn body(status: StatusCode, told: &Value) -> Response {

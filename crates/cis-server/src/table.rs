@@ -62,9 +62,17 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("GET", "/docs/errors/{code}", Access::Open),
     ("GET", "/health", Access::Open),
     ("HEAD", "/health", Access::Open),
+    ("GET", "/api/v1/openapi.json", Access::Open),
+    ("GET", "/docs", Access::Open),
+    ("GET", "/docs/{file}", Access::Open),
 ];
 
 /// What it takes to call this; `None` if it is not served.
 pub fn access(method: &str, path: &str) -> Option<Access> {
     ROUTES.iter().find(|(m, p, _)| (*m, *p) == (method, path)).map(|(.., access)| *access)
+}
+
+/// The methods a path is called with.
+pub fn methods(path: &str) -> Vec<&'static str> {
+    ROUTES.iter().filter(|(_, p, _)| *p == path).map(|(method, ..)| *method).collect()
 }

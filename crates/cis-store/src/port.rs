@@ -19,6 +19,7 @@ use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 /// What a store can say no with.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -216,7 +217,7 @@ pub struct Published {
 }
 
 /// Where a revision stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RevisionStatus {
     Pending,
@@ -558,7 +559,7 @@ pub struct Held {
 }
 
 /// What a holder said of its progress.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Note {
     pub attempt_fence: Fence,
     pub holder: String,

@@ -4,16 +4,19 @@ use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
 use axum::response::Response;
 use cis_core::error::Refusal;
-use cis_core::id::RunKey;
+use cis_core::id::{DagId, RunId, RunKey};
 use cis_engine::again::{Again, confirmed, sequel};
 use cis_store::port::{Fate, Once, RunRef, StartRun};
 use cis_store::sqlite::Reader;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::{Args, Asked, InScope, dags, mark_replayed, runs};
 use crate::State;
-use crate::say::{Said, said_no, yes};
+use crate::answer::Started;
+use crate::document::RUNS;
+use crate::say::{Said, Yes, said_no, yes};
 
 /// What is run, and how.
 struct Wish {
@@ -24,16 +27,23 @@ struct Wish {
     resumed_from: Option<RunKey>,
 }
 
-#[derive(Debug, Deserialize)]
+/// How to run it.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RunBody {
+    /// Instead of what the definition says; only what it declares.
     #[serde(default)]
     params: Map<String, Value>,
     max_parallel: Option<u32>,
+    /// Which revision; else the latest that was confirmed.
     content_hash: Option<String>,
 }
 
-/// `POST /api/v1/dag/{id}/runs`.
+/// Run a DAG again.
+#[utoipa::path(post, path = "/api/v1/dag/{id}/runs", tag = RUNS,
+    params(("id" = DagId, Path, description = "what people call the DAG"), InScope, Asked),
+    request_body = Option<RunBody>,
+    responses((status = 201, description = "a new run", body = Yes<Started>), (status = 409)))]
 pub(super) async fn run(
     Has(state): Has<State>,
     Path(id): Path<String>,
@@ -52,26 +62,39 @@ pub(super) async fn run(
     start(&state, &asked, wish).await
 }
 
-#[derive(Debug, Deserialize)]
+/// How to carry it on.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ResumeBody {
     max_parallel: Option<u32>,
 }
 
-/// `POST /api/v1/runs/{run}/resume`: what it did not complete, in a new run.
+/// Carry a run on.
+///
+/// What it did not complete, in a new run.
+#[utoipa::path(post, path = "/api/v1/runs/{run}/resume", tag = RUNS, params(("run" = RunId, Path), Asked),
+    request_body = Option<ResumeBody>,
+    responses((status = 201, description = "a new run", body = Yes<Started>), (status = 409)))]
 pub(super) async fn resume(Has(state): Has<State>, Path(id): Path<String>, asked: Asked) -> Said {
     let body = asked.json().map(|ResumeBody { max_parallel }| (None, max_parallel));
     carry_on(&state, id, &asked, body).await
 }
 
-#[derive(Debug, Deserialize)]
+/// What to do once more.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RetryBody {
+    /// Its `task_id`.
     task: String,
     max_parallel: Option<u32>,
 }
 
-/// `POST /api/v1/runs/{run}/retry`: a task and everything that depends on it, in a new run.
+/// Do a task once more.
+///
+/// And everything that depends on it, in a new run.
+#[utoipa::path(post, path = "/api/v1/runs/{run}/retry", tag = RUNS, params(("run" = RunId, Path), Asked),
+    request_body = RetryBody,
+    responses((status = 201, description = "a new run", body = Yes<Started>), (status = 409)))]
 pub(super) async fn retry(Has(state): Has<State>, Path(id): Path<String>, asked: Asked) -> Said {
     let body = asked.json().map(|RetryBody { task, max_parallel }| (Some(task), max_parallel));
     carry_on(&state, id, &asked, body).await
@@ -124,8 +147,14 @@ async fn start(state: &State, asked: &Asked, wish: Wish) -> Said {
 fn say_started(run: &RunRef) -> Response {
     let RunRef { run_id, dag_id, scope, number, status, .. } = run;
     let label = format!("{dag_id}#{number}");
-    let message = format!("{label} has started");
-    let told = json!({"run_id": run_id, "run": label, "dag_id": dag_id, "scope": scope, "number": number,
-                      "status": status, "message": message});
+    let told = Started {
+        run_id: *run_id,
+        message: format!("{label} has started"),
+        run: label,
+        dag_id: dag_id.clone(),
+        scope: scope.clone(),
+        number: *number,
+        status: *status,
+    };
     yes(StatusCode::CREATED, told)
 }

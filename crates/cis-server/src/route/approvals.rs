@@ -3,30 +3,44 @@
 use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
 use axum::response::Response;
+use cis_core::id::{RunId, TaskId};
 use cis_store::port::{Approve, Approved, Once};
 use cis_store::sqlite::Reader;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::{Asked, mark_replayed, runs};
 use crate::State;
-use crate::say::{Said, not_found, said_no, yes};
+use crate::answer::{self, Verdict};
+use crate::document::RUNS;
+use crate::say::{Said, Yes, not_found, said_no, yes};
 
 /// What a decision may say.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = TaskDecision)]
 #[serde(deny_unknown_fields)]
 struct Decision {
+    /// What the task asks for.
     #[serde(default)]
     input: Map<String, Value>,
     note: Option<String>,
 }
 
-/// `POST /api/v1/runs/{run}/tasks/{task}/approve`.
+/// Let a task go on that waits for a person.
+///
+/// Whoever published the DAG does not approve its tasks, owners excepted.
+#[utoipa::path(post, path = "/api/v1/runs/{run}/tasks/{task}/approve", tag = RUNS,
+    params(("run" = RunId, Path), ("task" = TaskId, Path), Asked), request_body = Option<Decision>,
+    responses((status = 200, description = "approved", body = Yes<answer::Approved>), (status = 409)))]
 pub(super) async fn approve(Has(state): Has<State>, Path(at): Path<(String, String)>, asked: Asked) -> Said {
     decide(&state, at, &asked, true).await
 }
 
-/// `POST /api/v1/runs/{run}/tasks/{task}/reject`.
+/// Refuse a task that waits for a person.
+#[utoipa::path(post, path = "/api/v1/runs/{run}/tasks/{task}/reject", tag = RUNS,
+    params(("run" = RunId, Path), ("task" = TaskId, Path), Asked), request_body = Option<Decision>,
+    responses((status = 200, description = "it has failed", body = Yes<answer::Approved>), (status = 409)))]
 pub(super) async fn reject(Has(state): Has<State>, Path(at): Path<(String, String)>, asked: Asked) -> Said {
     decide(&state, at, &asked, false).await
 }
@@ -54,19 +68,15 @@ async fn decide(state: &State, (run, task): (String, String), asked: &Asked, app
 
 fn say_approved(approved: &Approved) -> Response {
     let Approved { approved, run, task_id, status, by, note, outputs, .. } = approved;
-    let mut told = json!({
-        "status": if *approved { "approved" } else { "rejected" },
-        "run_id": run.run_id,
-        "run": format!("{}#{}", run.dag_id, run.number),
-        "task_id": task_id,
-        "task_status": status,
-        "decided_by": by,
-    });
-    if let Some(note) = note {
-        told["note"] = json!(note);
-    }
-    if let Some(outputs) = outputs {
-        told["outputs"] = json!(outputs);
-    }
+    let told = answer::Approved {
+        status: if *approved { Verdict::Approved } else { Verdict::Rejected },
+        run_id: run.run_id,
+        run: format!("{}#{}", run.dag_id, run.number),
+        task_id: task_id.clone(),
+        task_status: *status,
+        decided_by: by.clone(),
+        note: note.clone(),
+        outputs: outputs.clone(),
+    };
     yes(StatusCode::OK, told)
 }

@@ -7,21 +7,26 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::Scope;
-use serde_json::json;
+use cis_core::id::{RunId, Scope};
 use tokio::time::Instant;
 
 use super::{Asked, runs};
 use crate::State;
+use crate::answer::{Drained, PausedRun, PausedScope, Ready};
+use crate::document::{NODE, RUNS};
 use crate::meter::Seen;
-use crate::say::{Said, expected, not_found, yes};
+use crate::say::{Said, Yes, expected, not_found, yes};
 
-/// `POST /api/v1/runs/{run}/pause`.
+/// Start nothing more of a run.
+#[utoipa::path(post, path = "/api/v1/runs/{run}/pause", tag = RUNS, params(("run" = RunId, Path)),
+    responses((status = 200, description = "paused", body = Yes<PausedRun>), (status = 409)))]
 pub(super) async fn pause(Has(state): Has<State>, Path(id): Path<String>, asked: Asked) -> Said {
     pause_run(&state, id, asked, true).await
 }
 
-/// `POST /api/v1/runs/{run}/unpause`.
+/// Let a run go on.
+#[utoipa::path(post, path = "/api/v1/runs/{run}/unpause", tag = RUNS, params(("run" = RunId, Path)),
+    responses((status = 200, description = "it goes on", body = Yes<PausedRun>), (status = 409)))]
 pub(super) async fn unpause(Has(state): Has<State>, Path(id): Path<String>, asked: Asked) -> Said {
     pause_run(&state, id, asked, false).await
 }
@@ -31,15 +36,21 @@ async fn pause_run(state: &State, id: String, asked: Asked, paused: bool) -> Sai
     let caller = asked.caller;
     let run = state.reads.read(move |reader| runs::find(reader, &caller, &id)).await?;
     let status = state.node.pause(run.key, paused).await?;
-    Ok(yes(StatusCode::OK, json!({"run_id": run.run_id, "status": status, "paused": paused})))
+    Ok(yes(StatusCode::OK, PausedRun { run_id: run.run_id, status, paused }))
 }
 
-/// `POST /api/v1/scopes/{scope}/pause`.
+/// Start nothing more in a scope.
+#[utoipa::path(post, path = "/api/v1/scopes/{scope}/pause", tag = NODE,
+    params(("scope" = String, Path, pattern = "^(global|(project|user)-[A-Za-z0-9._-]+)$", max_length = 128)),
+    responses((status = 200, description = "paused", body = Yes<PausedScope>)))]
 pub(super) async fn pause_scope(Has(state): Has<State>, Path(scope): Path<String>, asked: Asked) -> Said {
     set_scope(&state, &scope, &asked, true).await
 }
 
-/// `POST /api/v1/scopes/{scope}/unpause`.
+/// Let a scope go on.
+#[utoipa::path(post, path = "/api/v1/scopes/{scope}/unpause", tag = NODE,
+    params(("scope" = String, Path, pattern = "^(global|(project|user)-[A-Za-z0-9._-]+)$", max_length = 128)),
+    responses((status = 200, description = "it goes on", body = Yes<PausedScope>)))]
 pub(super) async fn unpause_scope(Has(state): Has<State>, Path(scope): Path<String>, asked: Asked) -> Said {
     set_scope(&state, &scope, &asked, false).await
 }
@@ -50,15 +61,21 @@ async fn set_scope(state: &State, scope: &str, asked: &Asked, paused: bool) -> S
     let known = known.and_then(|scope| scope.parse::<Scope>().ok()).filter(|scope| asked.caller.sees(scope));
     let Some(known) = known else { return Err(not_found("scope", scope).into()) };
     let changed = state.node.pause_scope(known.clone(), paused).await?;
-    Ok(yes(StatusCode::OK, json!({"scope": known, "paused": paused, "changed": changed})))
+    Ok(yes(StatusCode::OK, PausedScope { scope: known, paused, changed }))
 }
 
-/// `POST /api/v1/node/drain`.
+/// Start nothing more on this node.
+///
+/// Until it is undrained, or ends.
+#[utoipa::path(post, path = "/api/v1/node/drain", tag = NODE,
+    responses((status = 200, description = "it drains", body = Yes<Drained>)))]
 pub(super) async fn drain(Has(state): Has<State>, asked: Asked) -> Said {
     set_draining(&state, &asked, true).await
 }
 
-/// `POST /api/v1/node/undrain`.
+/// Let the node go on.
+#[utoipa::path(post, path = "/api/v1/node/undrain", tag = NODE,
+    responses((status = 200, description = "it goes on", body = Yes<Drained>)))]
 pub(super) async fn undrain(Has(state): Has<State>, asked: Asked) -> Said {
     set_draining(&state, &asked, false).await
 }
@@ -67,7 +84,7 @@ async fn set_draining(state: &State, asked: &Asked, draining: bool) -> Said {
     asked.check_kind()?;
     of_the_whole_node(&asked.caller)?;
     let changed = state.node.drain(draining).await?;
-    Ok(yes(StatusCode::OK, json!({"draining": draining, "changed": changed})))
+    Ok(yes(StatusCode::OK, Drained { draining, changed }))
 }
 
 fn of_the_whole_node(caller: &Caller) -> Result<(), Refusal> {
@@ -80,20 +97,25 @@ fn of_the_whole_node(caller: &Caller) -> Result<(), Refusal> {
     }
 }
 
-/// `GET /ready`: would work that comes in be done?
+/// Would work that comes in be done?
+#[utoipa::path(get, path = "/ready", tag = NODE,
+    responses((status = 200, description = "it would", body = Yes<Ready>)))]
 pub(super) async fn ready(Has(state): Has<State>) -> Said {
     let about = state.node.about().await;
     let refuse = |why: &str| Ok(expected(Refusal::new(ErrorCode::Unavailable, why)));
     match about {
         Ok(about) if about.draining => refuse("draining"),
         Ok(_) if !*state.leaving.borrow() => {
-            Ok(yes(StatusCode::OK, json!({"status": "ready", "node": state.options.node.did})))
+            let told = Ready { status: "ready".to_owned(), node: state.options.node.did.clone() };
+            Ok(yes(StatusCode::OK, told))
         }
         _ => refuse("the node is not ready"),
     }
 }
 
-/// `GET /metrics`, for Prometheus.
+/// How it is doing, for Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = NODE,
+    responses((status = 200, description = "numbers", body = String, content_type = "text/plain")))]
 pub(super) async fn metrics(Has(state): Has<State>, caller: Option<Extension<Caller>>) -> Said {
     if let Some(Extension(caller)) = caller {
         of_the_whole_node(&caller)?;

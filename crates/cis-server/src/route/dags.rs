@@ -16,19 +16,28 @@ use cis_core::dag::{Dag, canonical};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, Scope};
 use cis_engine::skill::{self, SkillPath};
-use cis_engine::token::sha256_hex;
-use cis_store::port::{Decide, Decided, Once, Publish, Published};
+use cis_store::port::{Decide, Decided, Once, Publish, Published, RunRef};
 use cis_store::sqlite::Reader;
-use cis_store::sqlite::reader::{DagLine, RunLine, TaskLine};
+use cis_store::sqlite::reader::DagLine;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::{IntoParams, ToSchema};
 
 use super::{Args, Asked, InScope, mark_replayed, wait};
 use crate::State;
+use crate::answer::{self, Novelty, Progress, Shown, Standing, Versioned};
 use crate::cursor::LIMIT_MAX;
-use crate::say::{No, Said, not_found, said_no, yes};
+use crate::definition::Definition;
+use crate::document::DAGS;
+use crate::say::{No, Said, Yes, not_found, said_no, yes};
 
-/// `POST /api/v1/dag/publish`: the body is a DAG; `revision: true` beside it asks for a new revision.
+/// Publish a DAG.
+///
+/// It waits until somebody confirms it. The same content again is `already_exists`; other content under a name that is
+/// taken is refused, unless `revision` asks for a new revision.
+#[utoipa::path(post, path = "/api/v1/dag/publish", tag = DAGS, params(Asked), request_body = Definition,
+    responses((status = 201, description = "created", body = Yes<answer::Published>),
+              (status = 200, description = "it was there already", body = Yes<answer::Published>), (status = 409)))]
 pub(super) async fn publish(Has(state): Has<State>, asked: Asked) -> Said {
     asked.check_kind()?;
     publish_definition(&state, &asked, asked.body.clone()).await
@@ -40,9 +49,9 @@ pub(super) async fn publish_definition(state: &State, asked: &Asked, body: Bytes
     // Until it is published: so many definitions are in memory at once, and no more.
     let turn = state.limits.parsing(body.len()).await?;
     let (by, node) = (caller.clone(), state.node.clone());
-    let reading = tokio::task::spawn_blocking(move || definition(&body, &by, node.skill_dirs()));
+    let reading = tokio::task::spawn_blocking(move || wanted(&body, &by, node.skill_dirs()));
     let gone = |_| Refusal::new(ErrorCode::Unavailable, "the node is shutting down");
-    let Definition { dag, content_hash, new_revision } = reading.await.map_err(gone)??;
+    let Wanted { dag, content_hash, new_revision } = reading.await.map_err(gone)??;
     let now = state.node.now();
     let request = Publish {
         key: asked.key()?,
@@ -83,14 +92,14 @@ async fn execute(state: &State, published: &Published, asked: &Asked) -> Result<
 }
 
 /// What a body asks to publish.
-struct Definition {
+struct Wanted {
     dag: Dag,
     content_hash: String,
     new_revision: bool,
 }
 
 /// Reads and checks it: processor work, and a look at the files of its skills.
-fn definition(body: &[u8], caller: &Caller, skill_dirs: &[PathBuf]) -> Result<Definition, Refusal> {
+fn wanted(body: &[u8], caller: &Caller, skill_dirs: &[PathBuf]) -> Result<Wanted, Refusal> {
     let (text, new_revision) = without_revision(body);
     let scope = match caller.scopes.as_deref() {
         Some([only]) => Some(only.clone()),
@@ -107,28 +116,31 @@ fn definition(body: &[u8], caller: &Caller, skill_dirs: &[PathBuf]) -> Result<De
         return Err(invalid(&json!(problems)));
     }
     let content_hash = canonical::content_hash(&dag).as_str().to_owned();
-    Ok(Definition { dag, content_hash, new_revision })
+    Ok(Wanted { dag, content_hash, new_revision })
 }
 
 fn say_published(published: &Published, decided: Option<&Decided>) -> Response {
     let Published { dag_id, scope, revision, content_hash, status, created, waits, .. } = published;
     let waits = waits.filter(|_| decided.is_none());
-    let mut told = json!({
-        "status": if *created { "created" } else { "already_exists" },
-        "dag_id": dag_id,
-        "scope": scope,
-        "revision": revision,
-        "revision_status": decided.map_or(status, |decided| &decided.status),
-        "content_hash": content_hash,
-        "confirm_url": format!("/api/v1/dag/{dag_id}/confirm"),
-        "expire_sec": waits.map(|waits| waits.0 / 1_000),
-    });
-    if let Some(run) = decided.and_then(|decided| decided.run.as_ref()) {
-        told["auto_executed"] = json!(true);
-        told["run_id"] = json!(run.run_id);
-        told["run"] = json!(format!("{dag_id}#{}", run.number));
-    }
-    yes(if *created { StatusCode::CREATED } else { StatusCode::OK }, told)
+    let run = decided.and_then(|decided| decided.run.as_ref());
+    let (novelty, code) = match created {
+        true => (Novelty::Created, StatusCode::CREATED),
+        false => (Novelty::AlreadyExists, StatusCode::OK),
+    };
+    let told = answer::Published {
+        status: novelty,
+        dag_id: dag_id.clone(),
+        scope: scope.clone(),
+        revision: *revision,
+        revision_status: decided.map_or(*status, |decided| decided.status),
+        content_hash: content_hash.clone(),
+        confirm_url: format!("/api/v1/dag/{dag_id}/confirm"),
+        expire_sec: waits.map(|waits| waits.0 / 1_000),
+        auto_executed: run.is_some(),
+        run_id: run.map(|run| run.run_id),
+        run: run.map(|run| format!("{dag_id}#{}", run.number)),
+    };
+    yes(code, told)
 }
 
 /// The definition alone, and whether it was asked for as a new revision.
@@ -153,13 +165,20 @@ fn invalid(problems: &Value) -> Refusal {
 }
 
 /// What a decision may say.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Decision {
+    /// Which revision; needed once there are several.
     content_hash: Option<String>,
 }
 
-/// `POST /api/v1/dag/{id}/confirm`.
+/// Confirm a DAG and start it.
+///
+/// Again, it answers the same run. Whoever published it does not confirm it, owners excepted.
+#[utoipa::path(post, path = "/api/v1/dag/{id}/confirm", tag = DAGS,
+    params(("id" = DagId, Path, description = "what people call the DAG"), InScope, Asked),
+    request_body = Option<Decision>,
+    responses((status = 200, description = "confirmed, and started", body = Yes<answer::Decided>), (status = 409)))]
 pub(super) async fn confirm(
     Has(state): Has<State>,
     Path(id): Path<String>,
@@ -169,7 +188,11 @@ pub(super) async fn confirm(
     decide(&state, id, scope, &asked, true).await
 }
 
-/// `POST /api/v1/dag/{id}/reject`.
+/// Refuse a DAG.
+#[utoipa::path(post, path = "/api/v1/dag/{id}/reject", tag = DAGS,
+    params(("id" = DagId, Path, description = "what people call the DAG"), InScope, Asked),
+    request_body = Option<Decision>,
+    responses((status = 200, description = "refused", body = Yes<answer::Decided>), (status = 409)))]
 pub(super) async fn reject(
     Has(state): Has<State>,
     Path(id): Path<String>,
@@ -200,21 +223,20 @@ async fn decide(state: &State, id: String, InScope { scope }: InScope, asked: &A
 
 fn say_decided(decided: &Decided) -> Response {
     let Decided { status, dag_id, scope, revision, content_hash, tasks, run, .. } = decided;
-    let mut told = json!({
-        "status": status,
-        "dag_id": dag_id,
-        "scope": scope,
-        "revision": revision,
-        "content_hash": content_hash,
-        "tasks_count": tasks,
-    });
-    if let Some(run) = run {
-        told["run_id"] = json!(run.run_id);
-        told["run"] = json!(format!("{dag_id}#{}", run.number));
-        told["number"] = json!(run.number);
-        told["run_status"] = json!(run.status);
-        told["message"] = json!(format!("{dag_id}#{} has started, tasks: {tasks}", run.number));
-    }
+    let label = |run: &RunRef| format!("{dag_id}#{}", run.number);
+    let told = answer::Decided {
+        status: *status,
+        dag_id: dag_id.clone(),
+        scope: scope.clone(),
+        revision: *revision,
+        content_hash: content_hash.clone(),
+        tasks_count: *tasks,
+        run_id: run.as_ref().map(|run| run.run_id),
+        run: run.as_ref().map(label),
+        number: run.as_ref().map(|run| run.number),
+        run_status: run.as_ref().map(|run| run.status),
+        message: run.as_ref().map(|run| format!("{} has started, tasks: {tasks}", label(run))),
+    };
     yes(StatusCode::OK, told)
 }
 
@@ -239,13 +261,23 @@ pub(super) fn find(
         .details(json!({"scopes": scopes})))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RevisionQuery {
+    /// Which one is meant, where a name exists in several.
     scope: Option<Scope>,
+    /// Which revision; else the latest.
     content_hash: Option<String>,
 }
 
-/// `GET /api/v1/dag/{id}`: what would be confirmed, or was; the latest revision, unless a hash says which.
+/// What would be confirmed, or was.
+///
+/// The latest revision, unless a hash says which.
+#[utoipa::path(get, path = "/api/v1/dag/{id}", tag = DAGS,
+    params(("id" = DagId, Path, description = "what people call the DAG"), RevisionQuery),
+    responses((status = 200, description = "a revision in full, and a list of all", body = Yes<Shown>),
+              (status = 409)))]
 pub(super) async fn show(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
@@ -256,36 +288,50 @@ pub(super) async fn show(
         let dag = find(reader, &caller, &id, scope.as_ref())?;
         let revisions = reader.revisions(dag.key)?;
         let meant = |hash: &str| content_hash.as_deref().is_none_or(|wanted| wanted == hash);
-        let revision = revisions.iter().find(|revision| meant(&revision.content_hash));
+        let revision = revisions.iter().find(|revision| meant(&revision.content_hash)).cloned();
         let revision = revision.ok_or_else(|| not_found("revision with that content of", &id))?;
         let text = canonical::canonical_json(&reader.definition(revision.key)?);
         let definition: Value = serde_json::from_str(&text).map_err(|e| {
             Refusal::new(ErrorCode::Internal, format!("a definition does not read back: {e}"))
         })?;
-        Ok(json!({
-            "dag_id": dag.dag_id,
-            "scope": dag.scope,
-            "revision": revision.revision,
-            "status": revision.status,
-            "content_hash": revision.content_hash,
-            "published_by": revision.created_by,
-            "published_at": revision.created_at,
-            "expires_at": revision.expires_at,
-            "definition": definition,
-            "revisions": revisions,
-        }))
+        Ok(Shown {
+            dag_id: dag.dag_id,
+            scope: dag.scope,
+            revision: revision.revision,
+            status: revision.status,
+            content_hash: revision.content_hash,
+            published_by: revision.created_by,
+            published_at: revision.created_at,
+            expires_at: revision.expires_at,
+            definition,
+            revisions,
+        })
     };
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(super) struct StatusQuery {
+    /// Which one is meant, where a name exists in several.
     scope: Option<Scope>,
+    /// How long to wait for a version other than `after`; over a minute counts as one.
+    #[param(example = "30s")]
     wait: Option<String>,
+    /// The version the caller knows.
     after: Option<i64>,
 }
 
-/// `GET /api/v1/dag/{id}/status`: with `wait` and `after`, once it is no longer what the caller knows.
+/// Where a DAG stands.
+///
+/// With `wait` and `after`, once it is no longer what the caller knows.
+#[utoipa::path(get, path = "/api/v1/dag/{id}/status", tag = DAGS,
+    params(("id" = DagId, Path, description = "what people call the DAG"), StatusQuery,
+           ("If-None-Match" = Option<String>, Header, description = "the `ETag` of what the caller knows")),
+    responses((status = 200, description = "where it stands", body = Yes<Versioned<Standing>>,
+               headers(("ETag" = String, description = "its version"))),
+              (status = 304, description = "as the caller knows it"), (status = 409)))]
 pub(super) async fn status(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
@@ -303,7 +349,7 @@ pub(super) async fn status(
         loop {
             changes.mark_unchanged();
             let told = look().await?;
-            let known = query.after.is_some_and(|after| told["version"] == json!(after));
+            let known = query.after.is_some_and(|after| told.version == after);
             if !known || changes.changed().await.is_err() {
                 return Ok::<_, Refusal>(told);
             }
@@ -318,7 +364,7 @@ pub(super) async fn status(
         let missing = refusal.code == ErrorCode::NotFound;
         No(refusal, if missing { json!({"status": "not_found"}) } else { Value::Null })
     })?;
-    let tag = format!("\"{}\"", told["version"]);
+    let tag = format!("\"{}\"", told.version);
     let same = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
     let mut response = yes(StatusCode::OK, told);
     if same {
@@ -332,53 +378,31 @@ pub(super) async fn status(
 }
 
 /// Where a DAG stands: its latest run, or its latest revision.
-fn stands(reader: &Reader, caller: &Caller, id: &str, scope: Option<&Scope>) -> Result<Value, Refusal> {
+fn stands(
+    reader: &Reader,
+    caller: &Caller,
+    id: &str,
+    scope: Option<&Scope>,
+) -> Result<Versioned<Value>, Refusal> {
     let dag = find(reader, caller, id, scope)?;
     let latest = reader.revisions(dag.key)?.into_iter().next();
-    let mut told = json!({"dag_id": dag.dag_id, "scope": dag.scope, "status": dag.status,
-                          "revision": dag.revision, "total": dag.tasks});
-    if let Some(revision) = latest {
-        told["content_hash"] = json!(revision.content_hash);
-        told["revision_status"] = json!(revision.status);
-        told["published_by"] = json!(revision.created_by);
-    }
     let run = match dag.latest_run {
         Some(number) => reader.run_by_number(dag.key, number)?,
         None => None,
     };
-    if let (Some(run), Value::Object(told)) = (&run, &mut told) {
-        let tasks = reader.tasks(run, &[], LIMIT_MAX)?;
-        if let Value::Object(run) = run_value(run, &tasks) {
-            told.extend(run);
-        }
-    }
-    Ok(versioned(told))
-}
-
-/// The same with a number that is another one as soon as anything told is.
-pub(super) fn versioned(mut told: Value) -> Value {
-    // Thirteen hexadecimal digits: as much as every reader of JSON takes for an exact number.
-    let digest = sha256_hex(told.to_string().as_bytes());
-    told["version"] = json!(digest.get(..13).and_then(|digits| i64::from_str_radix(digits, 16).ok()));
-    told
-}
-
-/// A run and its tasks, as `status` and `runs` show them.
-pub(super) fn run_value(run: &RunLine, tasks: &[TaskLine]) -> Value {
-    let done = run.total - run.left;
-    json!({
-        "run_id": run.run_id,
-        "run": run.label(),
-        "status": run.status,
-        "progress": u64::from(done) * 100 / u64::from(run.total.max(1)),
-        "completed": run.completed,
-        "failed": run.failed,
-        "total": run.total,
-        "started_at": run.started_at,
-        "completed_at": run.completed_at,
-        "cancelled": run.cancelled,
-        "skipped": run.skipped,
-        "paused": run.paused,
-        "tasks": tasks,
-    })
+    let progress = match &run {
+        Some(run) => Some(Progress::of(run, reader.tasks(run, &[], LIMIT_MAX)?)),
+        None => None,
+    };
+    Ok(Versioned::of(Standing {
+        dag_id: dag.dag_id,
+        scope: dag.scope,
+        status: dag.status,
+        revision: dag.revision,
+        total: dag.tasks,
+        revision_status: latest.as_ref().map(|revision| revision.status),
+        published_by: latest.as_ref().map(|revision| revision.created_by.clone()),
+        content_hash: latest.map(|revision| revision.content_hash),
+        run: progress,
+    }))
 }

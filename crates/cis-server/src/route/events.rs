@@ -16,9 +16,11 @@ use cis_store::sqlite::{LogLine, Reader};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use utoipa::IntoParams;
 
 use super::Args;
 use crate::State;
+use crate::document::EVENTS;
 use crate::door::Holder;
 use crate::say::Said;
 
@@ -29,17 +31,25 @@ const TICK: Duration = Duration::from_millis(20);
 const BATCH: u32 = 256;
 const AHEAD: usize = 64;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Filter {
     dag: Option<String>,
     run: Option<String>,
+    /// Such as `cis.run.completed`.
     #[serde(rename = "type")]
     kind: Option<String>,
     /// Where to begin, for those who cannot send `Last-Event-ID`.
     after: Option<i64>,
 }
 
-/// `GET /api/v1/events`: from `Last-Event-ID` on, or from now.
+/// Follow along.
+///
+/// Server-sent events in the shape of CloudEvents, from `Last-Event-ID` on, or from now. The stream has no end.
+#[utoipa::path(get, path = "/api/v1/events", tag = EVENTS,
+    params(Filter, ("Last-Event-ID" = Option<i64>, Header, description = "the last event that was heard")),
+    responses((status = 200, description = "events", body = String, content_type = "text/event-stream")))]
 pub(super) async fn follow(
     Has(state): Has<State>,
     Extension(holder): Extension<Holder>,

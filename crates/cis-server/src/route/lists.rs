@@ -5,34 +5,45 @@ use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{ExecutionId, Scope, TaskIx};
+use cis_core::id::{DagId, ExecutionId, RunId, Scope, TaskIx};
 use cis_core::run::RunStatus;
 use cis_core::task::TaskStatus;
 use cis_store::port::RevisionStatus;
-use cis_store::sqlite::reader::PendingLine;
 use cis_store::sqlite::{DagFilter, Reader, WaitingLine};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
 
 use super::{Args, dags, runs};
 use crate::State;
+use crate::answer::{Dags, Pending, Runs, Tasks, Waiting, WaitingTask};
 use crate::cursor::Page;
-use crate::say::{Said, yes};
+use crate::document::{DAGS, RUNS};
+use crate::say::{Said, Yes, yes};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(super) struct DagQuery {
+    /// Only those that stand so.
+    #[param(example = "pending")]
     status: Option<String>,
     scope: Option<Scope>,
+    /// Who published the latest revision.
     owner: Option<String>,
+    /// Only the DAG of this name.
     dag_id: Option<String>,
+    /// A part of the name.
     q: Option<String>,
     #[serde(default)]
     order: Order,
+    /// `next_cursor` of an earlier answer.
     cursor: Option<String>,
+    /// At most so many; over 1,000 counts as 1,000.
     limit: Option<u32>,
 }
 
 /// How DAGs are listed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Order {
     /// The newest first, page by page.
@@ -42,7 +53,9 @@ enum Order {
     Updated,
 }
 
-/// `GET /api/v1/dag`: the newest first.
+/// DAGs, the newest first.
+#[utoipa::path(get, path = "/api/v1/dag", tag = DAGS, params(DagQuery),
+    responses((status = 200, description = "what there is", body = Yes<Dags>)))]
 pub(super) async fn dags(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
@@ -62,40 +75,28 @@ pub(super) async fn dags(
     let page = Page::new("dags", &filter, cursor.as_deref(), limit)?;
     let look = move |reader: &Reader| {
         if order == Order::Updated {
-            return Ok(page.whole("dags", reader.dags_touched(&filter, page.read_limit())?));
+            let (dags, more) = page.whole(reader.dags_touched(&filter, page.read_limit())?);
+            return Ok(Dags { dags, next_cursor: None, more: Some(more) });
         }
         let found = reader.dag_page(&filter, page.last, page.read_limit())?;
-        Ok(page.told("dags", found, |dag| dag.key))
+        let (dags, next_cursor) = page.cut(found, |dag| dag.key);
+        Ok(Dags { dags, next_cursor, more: None })
     };
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
 /// Where a list goes on.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(super) struct PageQuery {
+    /// `next_cursor` of an earlier answer.
     cursor: Option<String>,
+    /// At most so many; over 1,000 counts as 1,000.
     limit: Option<u32>,
 }
 
-/// Something that waits for a person.
-#[derive(Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-enum Pending {
-    /// A DAG to confirm.
-    Dag(PendingLine),
-    /// A task to approve.
-    Task(WaitingTask),
-}
-
-#[derive(Debug, Serialize)]
-struct WaitingTask {
-    #[serde(flatten)]
-    line: WaitingLine,
-    approve_url: String,
-    reject_url: String,
-}
-
-impl From<WaitingLine> for Pending {
+impl From<WaitingLine> for Waiting {
     fn from(line: WaitingLine) -> Self {
         let url = |what: &str| format!("/api/v1/runs/{}/tasks/{}/{what}", line.run_id, line.task_id);
         Self::Task(WaitingTask { approve_url: url("approve"), reject_url: url("reject"), line })
@@ -105,7 +106,7 @@ impl From<WaitingLine> for Pending {
 /// Where tasks begin in the list: no definition ever has such a key.
 const TASKS: i64 = 1 << 62;
 
-impl Pending {
+impl Waiting {
     /// Its place in the list.
     fn place(&self) -> i64 {
         match self {
@@ -115,7 +116,11 @@ impl Pending {
     }
 }
 
-/// `GET /api/v1/pending`: what waits for a person, DAGs before tasks, the longest waiting first.
+/// What waits for a person.
+///
+/// DAGs before tasks, the longest waiting first.
+#[utoipa::path(get, path = "/api/v1/pending", tag = DAGS, params(PageQuery),
+    responses((status = 200, description = "what waits", body = Yes<Pending>)))]
 pub(super) async fn pending(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
@@ -124,30 +129,40 @@ pub(super) async fn pending(
     let page = Page::new("pending", &(), cursor.as_deref(), limit)?;
     let look = move |reader: &Reader| {
         let (last, limit) = (page.last.unwrap_or(0), page.read_limit());
-        let mut found: Vec<Pending> = match last {
+        let mut found: Vec<Waiting> = match last {
             ..TASKS => reader
                 .pending(caller.scopes.as_deref(), page.last, limit)?
                 .into_iter()
-                .map(Pending::Dag)
+                .map(Waiting::Dag)
                 .collect(),
             _ => Vec::new(),
         };
         let (after, room) = (ExecutionId((last - TASKS).max(0)), limit as usize - found.len());
-        found.extend(reader.waiting(|scope| caller.sees(scope), after, room)?.into_iter().map(Pending::from));
-        Ok(page.told("pending", found, Pending::place))
+        found.extend(reader.waiting(|scope| caller.sees(scope), after, room)?.into_iter().map(Waiting::from));
+        let (pending, next_cursor) = page.cut(found, Waiting::place);
+        Ok(Pending { pending, next_cursor })
     };
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(super) struct RunQuery {
+    /// Which one is meant, where a name exists in several.
     scope: Option<Scope>,
+    /// Only the run with this number.
     number: Option<i64>,
+    /// `next_cursor` of an earlier answer.
     cursor: Option<String>,
+    /// At most so many; over 1,000 counts as 1,000.
     limit: Option<u32>,
 }
 
-/// `GET /api/v1/dag/{id}/runs`: the latest first; with `number`, that one alone.
+/// The runs of a DAG, the latest first.
+#[utoipa::path(get, path = "/api/v1/dag/{id}/runs", tag = RUNS,
+    params(("id" = DagId, Path, description = "what people call the DAG"), RunQuery),
+    responses((status = 200, description = "its runs", body = Yes<Runs>), (status = 409)))]
 pub(super) async fn runs(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
@@ -161,12 +176,15 @@ pub(super) async fn runs(
             Some(number) => reader.run_by_number(dag.key, number)?.into_iter().collect(),
             None => reader.run_page(dag.key, page.last, page.read_limit())?,
         };
-        Ok(page.told("runs", found, |run| run.number))
+        let (runs, next_cursor) = page.cut(found, |run| run.number);
+        Ok(Runs { runs, next_cursor })
     };
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
-/// `GET /api/v1/runs`: the latest first, of whatever DAG.
+/// All runs, the latest first, of whatever DAG.
+#[utoipa::path(get, path = "/api/v1/runs", tag = RUNS, params(PageQuery),
+    responses((status = 200, description = "what ran", body = Yes<Runs>)))]
 pub(super) async fn all_runs(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
@@ -175,20 +193,30 @@ pub(super) async fn all_runs(
     let page = Page::new("all runs", &caller.scopes, cursor.as_deref(), limit)?;
     let look = move |reader: &Reader| {
         let found = reader.all_runs_page(caller.scopes.as_deref(), page.last, page.read_limit())?;
-        Ok(page.told("runs", found, |run| run.key.0))
+        let (runs, next_cursor) = page.cut(found, |run| run.key.0);
+        Ok(Runs { runs, next_cursor })
     };
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(super) struct TaskQuery {
+    /// Only the task with this id.
     task: Option<String>,
+    /// Only those that stand so.
+    #[param(example = "failed")]
     status: Option<String>,
+    /// `next_cursor` of an earlier answer.
     cursor: Option<String>,
+    /// At most so many; over 1,000 counts as 1,000.
     limit: Option<u32>,
 }
 
-/// `GET /api/v1/runs/{run}/tasks`: in file order; with `task`, that one alone.
+/// The tasks of a run, in the order of its definition.
+#[utoipa::path(get, path = "/api/v1/runs/{run}/tasks", tag = RUNS, params(("run" = RunId, Path), TaskQuery),
+    responses((status = 200, description = "its tasks", body = Yes<Tasks>)))]
 pub(super) async fn tasks(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
@@ -205,7 +233,8 @@ pub(super) async fn tasks(
             Some(task) => reader.task_named(&run, &task)?.into_iter().collect(),
             None => reader.task_page(&run, status, after, page.read_limit())?,
         };
-        Ok(page.told("tasks", found, |task| i64::from(task.ix.0)))
+        let (tasks, next_cursor) = page.cut(found, |task| i64::from(task.ix.0));
+        Ok(Tasks { tasks, next_cursor })
     };
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }

@@ -9,6 +9,7 @@ use axum::extract::{Path, State as Has};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use cis_core::access::Caller;
+use cis_core::id::RunId;
 use cis_engine::growth::Ear;
 use cis_engine::logs::{Line, Lines, Next, Wanted, stream};
 use cis_store::sqlite::Reader;
@@ -16,9 +17,11 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use utoipa::IntoParams;
 
 use super::{Args, runs};
 use crate::State;
+use crate::document::RUNS;
 use crate::door::Holder;
 use crate::say::Said;
 
@@ -31,17 +34,30 @@ const AHEAD: usize = 2;
 /// The most lines of a task that can be asked for by their end.
 const TAIL_MAX: usize = 10_000;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Query {
+    /// Only this one's.
     task: Option<String>,
+    /// Only this one's, from 1; else every attempt's.
     attempt: Option<u32>,
+    /// `stdout` or `stderr`; else both.
+    #[param(pattern = "^std(out|err)$")]
     stream: Option<String>,
+    /// Only so many lines of each task, from its end; over 10,000 counts as 10,000.
     tail: Option<usize>,
+    /// Until the run is over.
     #[serde(default)]
+    #[param(required = false)]
     follow: bool,
 }
 
-/// `GET /api/v1/runs/{run}/logs`.
+/// What the tasks of a run printed.
+///
+/// A line of JSON for each line: `task_id`, `attempt`, `stream`, `at` and `text`.
+#[utoipa::path(get, path = "/api/v1/runs/{run}/logs", tag = RUNS, params(("run" = RunId, Path), Query),
+    responses((status = 200, description = "lines", body = String, content_type = "application/x-ndjson")))]
 pub(super) async fn logs(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,

@@ -13,11 +13,13 @@
 //! | `tasks` | what others work on |
 //! | `events` | following along |
 //! | `tokens` | who may call |
+//! | `docs` | what there is to call: the OpenAPI document, and a page that shows it |
 
 mod again;
 mod approvals;
 mod control;
 mod dags;
+mod docs;
 mod events;
 mod lists;
 mod logs;
@@ -29,14 +31,13 @@ mod why;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request, State as Has};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use axum::routing::{delete, get, post};
+use axum::{Extension, Router};
 use cis_core::access::Caller;
 use cis_core::dag::parse::duration;
 use cis_core::error::{ErrorCode, Refusal};
@@ -45,12 +46,18 @@ use cis_engine::token::sha256_hex;
 use cis_store::port::IdempotencyKey;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use utoipa::IntoParams;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::State;
+use crate::answer::{Nodes, Up};
 use crate::body;
+use crate::document::{self, NODE};
 use crate::limit::{BodyRoom, Share};
-use crate::say::{No, expected, yes};
+use crate::say::{No, Yes, expected, yes};
 use crate::trace::Trace;
 
 /// A request's body at most; a definition's, where one is expected.
@@ -63,64 +70,79 @@ const KEY_MAX: usize = 255;
 /// The longest anybody waits in one request.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// Every call: what it does, and what the document says of it.
+pub(crate) fn calls() -> OpenApiRouter<State> {
+    OpenApiRouter::new()
+        .routes(routes!(dags::publish))
+        .routes(routes!(dags::confirm))
+        .routes(routes!(dags::reject))
+        .routes(routes!(dags::status))
+        .routes(routes!(lists::runs, again::run))
+        .routes(routes!(why::dag))
+        .routes(routes!(dags::show))
+        .routes(routes!(lists::dags))
+        .routes(routes!(lists::pending))
+        .routes(routes!(lists::all_runs))
+        .routes(routes!(runs::show))
+        .routes(routes!(lists::tasks))
+        .routes(routes!(logs::logs))
+        .routes(routes!(why::run))
+        .routes(routes!(runs::cancel))
+        .routes(routes!(tasks::submit))
+        .routes(routes!(tasks::claim))
+        .routes(routes!(tasks::heartbeat))
+        .routes(routes!(tasks::progress))
+        .routes(routes!(tasks::log))
+        .routes(routes!(tasks::complete))
+        .routes(routes!(tasks::fail))
+        .routes(routes!(tasks::release))
+        .routes(routes!(approvals::approve))
+        .routes(routes!(approvals::reject))
+        .routes(routes!(again::resume))
+        .routes(routes!(again::retry))
+        .routes(routes!(control::pause))
+        .routes(routes!(control::unpause))
+        .routes(routes!(control::pause_scope))
+        .routes(routes!(control::unpause_scope))
+        .routes(routes!(control::drain))
+        .routes(routes!(control::undrain))
+        .routes(routes!(events::follow))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::revoke))
+        .routes(routes!(nodes))
+        .routes(routes!(tokens::whoami))
+        .routes(routes!(control::ready))
+        .routes(routes!(control::metrics))
+        .routes(routes!(crate::page::show))
+        .routes(routes!(health))
+        .routes(routes!(docs::openapi))
+        .routes(routes!(docs::page))
+        .routes(routes!(docs::file))
+}
+
 pub(crate) fn router(state: State) -> Router {
-    Router::new()
-        .route("/api/v1/dag/publish", post(dags::publish))
-        .route("/api/v1/dag/{id}/confirm", post(dags::confirm))
-        .route("/api/v1/dag/{id}/reject", post(dags::reject))
-        .route("/api/v1/dag/{id}/status", get(dags::status))
-        .route("/api/v1/dag/{id}/runs", get(lists::runs).post(again::run))
-        .route("/api/v1/dag/{id}/why", get(why::dag))
-        .route("/api/v1/dag/{id}", get(dags::show))
-        .route("/api/v1/dag", get(lists::dags))
-        .route("/api/v1/pending", get(lists::pending))
-        .route("/api/v1/runs", get(lists::all_runs))
-        .route("/api/v1/runs/{run}", get(runs::show))
-        .route("/api/v1/runs/{run}/tasks", get(lists::tasks))
-        .route("/api/v1/runs/{run}/logs", get(logs::logs))
-        .route("/api/v1/runs/{run}/why", get(why::run))
-        .route("/api/v1/runs/{run}/cancel", post(runs::cancel))
-        .route("/api/v1/tasks", post(tasks::submit))
-        .route("/api/v1/tasks/claim", post(tasks::claim))
-        .route("/api/v1/tasks/{execution}/heartbeat", post(tasks::heartbeat))
-        .route("/api/v1/tasks/{execution}/progress", post(tasks::progress))
-        .route("/api/v1/tasks/{execution}/log", post(tasks::log))
-        .route("/api/v1/tasks/{execution}/complete", post(tasks::complete))
-        .route("/api/v1/tasks/{execution}/fail", post(tasks::fail))
-        .route("/api/v1/tasks/{execution}/release", post(tasks::release))
-        .route("/api/v1/runs/{run}/tasks/{task}/approve", post(approvals::approve))
-        .route("/api/v1/runs/{run}/tasks/{task}/reject", post(approvals::reject))
-        .route("/api/v1/runs/{run}/resume", post(again::resume))
-        .route("/api/v1/runs/{run}/retry", post(again::retry))
-        .route("/api/v1/runs/{run}/pause", post(control::pause))
-        .route("/api/v1/runs/{run}/unpause", post(control::unpause))
-        .route("/api/v1/scopes/{scope}/pause", post(control::pause_scope))
-        .route("/api/v1/scopes/{scope}/unpause", post(control::unpause_scope))
-        .route("/api/v1/node/drain", post(control::drain))
-        .route("/api/v1/node/undrain", post(control::undrain))
-        .route("/api/v1/events", get(events::follow))
-        .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
-        .route("/api/v1/tokens/{id}", delete(tokens::revoke))
-        .route("/api/v1/nodes", get(nodes))
-        .route("/api/v1/whoami", get(tokens::whoami))
-        .route("/docs/errors/{code}", get(crate::page::show))
-        .route("/health", get(health))
-        .route("/ready", get(control::ready))
-        .route("/metrics", get(control::metrics))
+    let (calls, drafted) = calls().split_for_parts();
+    calls
         .layer(axum::extract::DefaultBodyLimit::disable())
+        .layer(Extension(docs::Text::of(&document::complete(drafted))))
         .layer(from_fn_with_state(state.clone(), crate::door::guard))
         .fallback(async || No::from(Refusal::new(ErrorCode::NotFound, "no such call")))
         .layer(from_fn_with_state(state.clone(), crate::observe::observe))
         .with_state(state)
 }
 
+/// Is it up?
+#[utoipa::path(method(get, head), path = "/health", tag = NODE,
+    responses((status = 200, description = "it is", body = Yes<Up>)))]
 async fn health() -> Response {
-    yes(StatusCode::OK, json!({"status": "up", "version": env!("CARGO_PKG_VERSION")}))
+    yes(StatusCode::OK, Up { status: "up".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() })
 }
 
-/// `GET /api/v1/nodes`: the nodes this one knows, which is itself.
+/// The nodes this one knows, which is itself.
+#[utoipa::path(get, path = "/api/v1/nodes", tag = NODE,
+    responses((status = 200, description = "this node", body = Yes<Nodes>)))]
 async fn nodes(Has(state): Has<State>) -> Response {
-    yes(StatusCode::OK, json!({"nodes": [state.options.node]}))
+    yes(StatusCode::OK, Nodes { nodes: vec![state.options.node.clone()] })
 }
 
 /// Everything a call that changes something was told.
@@ -135,6 +157,20 @@ struct Asked {
     traceparent: Option<String>,
     /// What the body takes up, for as long as it is there.
     _room: BodyRoom,
+}
+
+impl IntoParams for Asked {
+    /// What every call that is done once takes; for others, leave it out of their `params`.
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let text =
+            ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(KEY_MAX));
+        let key = ParameterBuilder::new()
+            .name("Idempotency-Key")
+            .parameter_in(ParameterIn::Header)
+            .description(Some("the caller's own name for this request: with it, it is done once"))
+            .schema(Some(text));
+        vec![key.build()]
+    }
 }
 
 impl FromRequest<State> for Asked {
@@ -176,10 +212,13 @@ impl Asked {
         }))
     }
 
-    /// The body as JSON; an empty one counts as `{}`.
+    /// The body as JSON; none, or `null`, counts as `{}`.
     fn json<T: DeserializeOwned>(&self) -> Result<T, Refusal> {
         self.check_kind()?;
-        let body: &[u8] = if self.body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &self.body };
+        let body = match self.body.trim_ascii() {
+            b"" | b"null" => b"{}",
+            body => body,
+        };
         serde_json::from_slice(body).map_err(|e| {
             Refusal::new(ErrorCode::ValidationFailed, format!("the body is not what this call takes: {e}"))
         })
@@ -221,8 +260,11 @@ impl<T: DeserializeOwned> FromRequestParts<State> for Args<T> {
 }
 
 /// A scope as a query names it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 struct InScope {
+    /// Which one is meant, where a name exists in several.
     scope: Option<Scope>,
 }
 

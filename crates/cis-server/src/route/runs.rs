@@ -10,13 +10,14 @@ use cis_store::port::Once;
 use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::RunLine;
 use serde::Deserialize;
-use serde_json::json;
+use utoipa::ToSchema;
 
-use super::dags::{run_value, versioned};
 use super::{Asked, mark_replayed};
 use crate::State;
+use crate::answer::{Progress, Run, Stopping, Versioned};
 use crate::cursor::LIMIT_MAX;
-use crate::say::{Said, not_found, said_no, yes};
+use crate::document::RUNS;
+use crate::say::{Said, Yes, not_found, said_no, yes};
 
 pub(super) fn find(reader: &Reader, caller: &Caller, id: &str) -> Result<RunLine, Refusal> {
     let run = match id.parse::<RunId>() {
@@ -26,7 +27,9 @@ pub(super) fn find(reader: &Reader, caller: &Caller, id: &str) -> Result<RunLine
     run.filter(|run| caller.sees(&run.scope)).ok_or_else(|| not_found("run", id))
 }
 
-/// `GET /api/v1/runs/{run}`.
+/// One run, and how far it has come.
+#[utoipa::path(get, path = "/api/v1/runs/{run}", tag = RUNS, params(("run" = RunId, Path)),
+    responses((status = 200, description = "the run", body = Yes<Versioned<Run>>)))]
 pub(super) async fn show(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
@@ -34,16 +37,14 @@ pub(super) async fn show(
 ) -> Said {
     let look = move |reader: &Reader| {
         let run = find(reader, &caller, &id)?;
-        let mut told = run_value(&run, &reader.tasks(&run, &[], LIMIT_MAX)?);
-        told["dag_id"] = json!(run.dag_id);
-        told["scope"] = json!(run.scope);
-        Ok(versioned(told))
+        let progress = Progress::of(&run, reader.tasks(&run, &[], LIMIT_MAX)?);
+        Ok(Versioned::of(Run { dag_id: run.dag_id, scope: run.scope, progress }))
     };
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
 /// How a run is stopped.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Stop {
     /// Do not wait for anybody: SIGKILL.
@@ -51,12 +52,15 @@ struct Stop {
     kill: bool,
 }
 
-/// `POST /api/v1/runs/{run}/cancel`.
+/// Stop a run.
+#[utoipa::path(post, path = "/api/v1/runs/{run}/cancel", tag = RUNS, params(("run" = RunId, Path), Asked),
+    request_body = Option<Stop>,
+    responses((status = 200, description = "it is stopping, or was over", body = Yes<Stopping>), (status = 409)))]
 pub(super) async fn cancel(Has(state): Has<State>, Path(id): Path<String>, asked: Asked) -> Said {
     let Stop { kill } = asked.json()?;
     let (key, caller) = (asked.key()?, asked.caller.clone());
     let run = state.reads.read(move |reader| find(reader, &caller, &id)).await?;
     let Once { answer, replayed } = state.node.stop(key, run.key, kill).await?;
-    let say = |status| yes(StatusCode::OK, json!({"run_id": run.run_id, "status": status}));
+    let say = |status| yes(StatusCode::OK, Stopping { run_id: run.run_id, status });
     Ok(mark_replayed(answer.map_or_else(said_no, say), replayed))
 }

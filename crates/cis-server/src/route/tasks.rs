@@ -9,13 +9,17 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{ExecutionId, Fence, Scope};
 use cis_core::source::Millis;
 use cis_engine::work::{Job, Outcome, Piece, Said as Holds, Stream, Wanted};
-use cis_store::port::{Once, Progress};
+use cis_store::port::{Concluded, Once, Progress};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 use super::{Asked, WAIT_MAX, dags, mark_replayed};
 use crate::State;
-use crate::say::{Said, said_no, yes};
+use crate::answer::{self, Beat, Claimed, Noted, Written};
+use crate::definition::Submission;
+use crate::document::TASKS;
+use crate::say::{Said, Yes, said_no, yes};
 
 /// A lease, unless the claim says otherwise, and what it may say.
 const LEASE_SECS: u64 = 300;
@@ -33,21 +37,38 @@ const NOTE_BYTES_MAX: usize = 16 << 10;
 const OUTPUTS_BYTES_MAX: usize = 1 << 20;
 
 /// What a claim may say.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Claim {
+    /// The caller's own name for this claim: again, it answers the same tasks.
+    #[schema(min_length = 1, max_length = 255)]
     claim_id: Option<String>,
+    /// Whom people see as the holder; else the identity of the token.
+    #[schema(min_length = 1, max_length = 255)]
     worker: Option<String>,
+    /// `external`, which is what there is.
+    #[schema(example = json!(["external"]))]
     kinds: Option<Vec<String>>,
+    /// What the worker can do; tasks that need more are not for it.
     #[serde(default)]
+    #[schema(max_items = 100)]
     capabilities: Vec<String>,
     scopes: Option<Vec<Scope>>,
+    /// At most so many tasks; one, unless it is said.
+    #[schema(minimum = 1, maximum = 100)]
     limit: Option<u32>,
+    /// How long the lease lasts without a heartbeat; 300, unless it is said.
+    #[schema(minimum = 1, maximum = 86_400)]
     lease_secs: Option<u64>,
+    /// How long to wait for a task; over 60 counts as 60.
     wait_secs: Option<u64>,
 }
 
-/// `POST /api/v1/tasks/claim`: answers once there is something, or the time is over.
+/// Claim tasks.
+///
+/// It answers once there is something, or the time is over.
+#[utoipa::path(post, path = "/api/v1/tasks/claim", tag = TASKS, params(Asked), request_body = Option<Claim>,
+    responses((status = 200, description = "the caller holds them", body = Yes<Claimed>), (status = 409)))]
 pub(super) async fn claim(Has(state): Has<State>, asked: Asked) -> Said {
     let claim: Claim = asked.json()?;
     let wait = Duration::from_secs(claim.wait_secs.unwrap_or(0)).min(WAIT_MAX);
@@ -56,8 +77,7 @@ pub(super) async fn claim(Has(state): Has<State>, asked: Asked) -> Said {
         jobs = state.node.claim(wanted, wait) => jobs?,
         () = crate::gone(state.leaving.clone()) => Vec::new(),
     };
-    let tasks: Vec<Value> = jobs.iter().map(job).collect();
-    Ok(yes(StatusCode::OK, json!({"tasks": tasks})))
+    Ok(yes(StatusCode::OK, Claimed { tasks: jobs.into_iter().map(job).collect() }))
 }
 
 fn wanted(claim: Claim, asked: &Asked) -> Result<Wanted, Refusal> {
@@ -110,55 +130,67 @@ fn term(secs: Option<u64>) -> Result<Option<Millis>, Refusal> {
 }
 
 /// A claimed task, with all its holder needs to know.
-fn job(job: &Job) -> Value {
-    let claim = &job.held.claim;
+fn job(job: Job) -> answer::Job {
+    let Job { held, input, lease_expires } = job;
+    let claim = &held.claim;
     let (dag, task) = (&claim.run.definition.dag, claim.task());
-    json!({
-        "execution_id": claim.execution,
-        "fence": claim.fence,
-        "lease_expires": job.lease_expires,
-        "lease_secs": job.held.term.0 / 1_000,
-        "run_id": claim.run.run_id,
-        "run": format!("{}#{}", dag.dag_id, claim.run.number),
-        "dag_id": dag.dag_id,
-        "scope": dag.scope,
-        "task_id": task.id,
-        "name": task.title(),
-        "description": task.more().description,
-        "attempt": claim.attempt,
-        "params": claim.run.params,
-        "input": job.input,
-        "handoff": job.held.handoff,
-    })
+    answer::Job {
+        execution_id: claim.execution,
+        fence: claim.fence,
+        lease_expires,
+        lease_secs: held.term.0 / 1_000,
+        run_id: claim.run.run_id,
+        run: format!("{}#{}", dag.dag_id, claim.run.number),
+        dag_id: dag.dag_id.clone(),
+        scope: dag.scope.clone(),
+        task_id: task.id.clone(),
+        name: task.title().to_owned(),
+        description: task.more().description.clone(),
+        attempt: claim.attempt,
+        params: claim.run.params.clone(),
+        input,
+        handoff: held.handoff,
+    }
 }
 
 /// What every word of a holder begins with.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Heartbeat {
     fence: Fence,
+    /// How long the lease lasts from now on; else as before.
+    #[schema(minimum = 1, maximum = 86_400)]
     lease_secs: Option<u64>,
 }
 
-/// `POST /api/v1/tasks/{execution}/heartbeat`.
+/// Say that it still goes on.
+#[utoipa::path(post, path = "/api/v1/tasks/{execution}/heartbeat", tag = TASKS,
+    params(("execution" = ExecutionId, Path)), request_body = Heartbeat,
+    responses((status = 200, description = "the lease lasts", body = Yes<Beat>), (status = 409)))]
 pub(super) async fn heartbeat(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
     let Heartbeat { fence, lease_secs } = asked.json()?;
     let said = holds(&execution, fence, &asked)?;
     let (beat, lease_expires) = state.node.heartbeat(said, term(lease_secs)?).await?;
-    let told =
-        json!({"lease_expires": lease_expires, "lease_secs": beat.term.0 / 1_000, "cancel": beat.cancel});
+    let told = Beat { lease_expires, lease_secs: beat.term.0 / 1_000, cancel: beat.cancel };
     Ok(yes(StatusCode::OK, told))
 }
 
-#[derive(Debug, Deserialize)]
+/// How far it is.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Percent {
     fence: Fence,
+    #[schema(minimum = 0, maximum = 100)]
     percent: Option<f64>,
     note: Option<String>,
 }
 
-/// `POST /api/v1/tasks/{execution}/progress`.
+/// Say how far it is.
+///
+/// Whoever holds the task next is told.
+#[utoipa::path(post, path = "/api/v1/tasks/{execution}/progress", tag = TASKS,
+    params(("execution" = ExecutionId, Path)), request_body = Percent,
+    responses((status = 200, description = "it was noted", body = Yes<Noted>), (status = 409)))]
 pub(super) async fn progress(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
     let Percent { fence, percent, note } = asked.json()?;
     if percent.is_some_and(|percent| !(0.0..=100.0).contains(&percent)) {
@@ -169,21 +201,23 @@ pub(super) async fn progress(Has(state): Has<State>, Path(execution): Path<Strin
     }
     let said = holds(&execution, fence, &asked)?;
     state.node.progress(said, Progress { percent, note }).await?;
-    Ok(yes(StatusCode::OK, json!({})))
+    Ok(yes(StatusCode::OK, Noted {}))
 }
 
-#[derive(Debug, Deserialize)]
+/// A piece of what it prints.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Words {
     fence: Fence,
     #[serde(default)]
+    #[schema(required = false)]
     stream: StreamName,
     /// Where the text stands in its stream: told again, it is written once.
     offset: u64,
     text: String,
 }
 
-#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[derive(Debug, Default, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum StreamName {
     #[default]
@@ -191,7 +225,12 @@ enum StreamName {
     Stderr,
 }
 
-/// `POST /api/v1/tasks/{execution}/log`.
+/// Tell what it prints.
+///
+/// The same piece again is written once.
+#[utoipa::path(post, path = "/api/v1/tasks/{execution}/log", tag = TASKS,
+    params(("execution" = ExecutionId, Path)), request_body = Words,
+    responses((status = 200, description = "it was written", body = Yes<Written>), (status = 409)))]
 pub(super) async fn log(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
     let Words { fence, stream, offset, text } = asked.json()?;
     // What counts bytes beyond this counts something else.
@@ -204,17 +243,22 @@ pub(super) async fn log(Has(state): Has<State>, Path(execution): Path<String>, a
     };
     let said = holds(&execution, fence, &asked)?;
     let told = state.node.log(said, Piece { stream, offset, bytes: text.into_bytes() }).await?;
-    Ok(yes(StatusCode::OK, json!({"offset": told})))
+    Ok(yes(StatusCode::OK, Written { offset: told }))
 }
 
-#[derive(Debug, Deserialize)]
+/// That it is done.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Complete {
     fence: Fence,
+    /// For the tasks after it.
     outputs: Option<Map<String, Value>>,
 }
 
-/// `POST /api/v1/tasks/{execution}/complete`.
+/// Complete a task.
+#[utoipa::path(post, path = "/api/v1/tasks/{execution}/complete", tag = TASKS,
+    params(("execution" = ExecutionId, Path), Asked), request_body = Complete,
+    responses((status = 200, description = "where it stands now", body = Yes<answer::Concluded>), (status = 409)))]
 pub(super) async fn complete(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
     let Complete { fence, outputs } = asked.json()?;
     let outputs = outputs.map(Value::Object);
@@ -229,28 +273,41 @@ pub(super) async fn complete(Has(state): Has<State>, Path(execution): Path<Strin
     conclude(&state, &execution, fence, &asked, Outcome::Completed { outputs }).await
 }
 
-#[derive(Debug, Deserialize)]
+/// That it cannot be done.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Fail {
     fence: Fence,
+    /// Why.
     error: String,
     exit_code: Option<i32>,
 }
 
-/// `POST /api/v1/tasks/{execution}/fail`.
+/// Give up a task.
+///
+/// It is tried again if its definition says so.
+#[utoipa::path(post, path = "/api/v1/tasks/{execution}/fail", tag = TASKS,
+    params(("execution" = ExecutionId, Path), Asked), request_body = Fail,
+    responses((status = 200, description = "where it stands now", body = Yes<answer::Concluded>), (status = 409)))]
 pub(super) async fn fail(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
     let Fail { fence, mut error, exit_code } = asked.json()?;
     error.truncate(error.floor_char_boundary(NOTE_BYTES_MAX));
     conclude(&state, &execution, fence, &asked, Outcome::Failed { error, exit_code }).await
 }
 
-#[derive(Debug, Deserialize)]
+/// That somebody else is to do it.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Release {
     fence: Fence,
 }
 
-/// `POST /api/v1/tasks/{execution}/release`: gives it back, for whoever claims it next.
+/// Give a task back.
+///
+/// For whoever claims it next.
+#[utoipa::path(post, path = "/api/v1/tasks/{execution}/release", tag = TASKS,
+    params(("execution" = ExecutionId, Path), Asked), request_body = Release,
+    responses((status = 200, description = "where it stands now", body = Yes<answer::Concluded>), (status = 409)))]
 pub(super) async fn release(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
     let Release { fence } = asked.json()?;
     conclude(&state, &execution, fence, &asked, Outcome::Released).await
@@ -259,14 +316,13 @@ pub(super) async fn release(Has(state): Has<State>, Path(execution): Path<String
 async fn conclude(state: &State, execution: &str, fence: Fence, asked: &Asked, outcome: Outcome) -> Said {
     let said = holds(execution, fence, asked)?;
     let Once { answer, replayed } = state.node.conclude(asked.key()?, said, outcome).await?;
-    let told = answer.map_or_else(said_no, |concluded| say_concluded(&json!(concluded)));
+    let told = answer.map_or_else(said_no, say_concluded);
     Ok(mark_replayed(told, replayed))
 }
 
-fn say_concluded(concluded: &Value) -> Response {
-    let told = json!({"execution_id": concluded["execution"], "task_id": concluded["task_id"],
-                      "status": concluded["status"]});
-    yes(StatusCode::OK, told)
+fn say_concluded(concluded: Concluded) -> Response {
+    let Concluded { execution, task_id, status, .. } = concluded;
+    yes(StatusCode::OK, answer::Concluded { execution_id: execution, task_id, status })
 }
 
 /// Who says what of which attempt.
@@ -278,8 +334,12 @@ fn holds(execution: &str, fence: Fence, asked: &Asked) -> Result<Holds, Refusal>
     Ok(Holds { execution: ExecutionId(execution), fence, identity, scopes })
 }
 
-/// `POST /api/v1/tasks`: one task, and a DAG around it. The body is a task as a DAG has it, `external` unless it says
-/// otherwise, and beside it what belongs to the DAG.
+/// Publish one task, and a DAG around it.
+///
+/// The body is a task as a DAG has it, `external` unless it says otherwise, and beside it what belongs to the DAG.
+#[utoipa::path(post, path = "/api/v1/tasks", tag = TASKS, params(Asked), request_body = Option<Submission>,
+    responses((status = 201, description = "created", body = Yes<answer::Published>),
+              (status = 200, description = "it was there already", body = Yes<answer::Published>), (status = 409)))]
 pub(super) async fn submit(Has(state): Has<State>, asked: Asked) -> Said {
     let mut task: Map<String, Value> = asked.json()?;
     let mut dag = Map::new();

@@ -4,23 +4,28 @@ use axum::Extension;
 use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
 use cis_core::access::Caller;
-use cis_core::id::Scope;
-use cis_engine::why::{self, Terms};
+use cis_core::id::{DagId, RunId, Scope};
+use cis_engine::why::{self, Explained, Terms};
 use cis_store::sqlite::Reader;
 use serde::Deserialize;
-use serde_json::json;
+use utoipa::IntoParams;
 
 use super::{Args, dags, runs};
 use crate::State;
 use crate::cursor::LIMIT_MAX;
-use crate::say::{Said, yes};
+use crate::document::{DAGS, RUNS};
+use crate::say::{Said, Yes, yes};
 
 /// Tasks told, unless asked for fewer or more.
 const LIMIT: u32 = 100;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Query {
+    /// Which DAG is meant, where a name exists in several.
     scope: Option<Scope>,
+    /// At most so many tasks; over 1,000 counts as 1,000.
     limit: Option<u32>,
 }
 
@@ -31,7 +36,9 @@ impl Query {
     }
 }
 
-/// `GET /api/v1/runs/{run}/why`.
+/// What holds a run.
+#[utoipa::path(get, path = "/api/v1/runs/{run}/why", tag = RUNS, params(("run" = RunId, Path), Query),
+    responses((status = 200, description = "each unfinished task, and what holds it", body = Yes<Explained>)))]
 pub(super) async fn run(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
@@ -40,10 +47,14 @@ pub(super) async fn run(
 ) -> Said {
     let terms = query.terms(&state);
     let look = move |reader: &Reader| why::of_run(reader, &runs::find(reader, &caller, &id)?, terms);
-    Ok(yes(StatusCode::OK, json!(state.reads.read(look).await?)))
+    Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
-/// `GET /api/v1/dag/{id}/why`.
+/// What holds a DAG: its latest run, or that nobody has confirmed it.
+#[utoipa::path(get, path = "/api/v1/dag/{id}/why", tag = DAGS,
+    params(("id" = DagId, Path, description = "what people call the DAG"), Query),
+    responses((status = 200, description = "each unfinished task, and what holds it", body = Yes<Explained>),
+              (status = 409)))]
 pub(super) async fn dag(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
@@ -54,5 +65,5 @@ pub(super) async fn dag(
     let look = move |reader: &Reader| {
         why::of_dag(reader, &dags::find(reader, &caller, &id, query.scope.as_ref())?, terms)
     };
-    Ok(yes(StatusCode::OK, json!(state.reads.read(look).await?)))
+    Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }

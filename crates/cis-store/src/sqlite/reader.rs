@@ -12,6 +12,7 @@ use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::migrate;
 use super::tx::parsed;
@@ -24,7 +25,7 @@ pub struct Reader {
 }
 
 /// A DAG as `list` shows it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct DagLine {
     #[serde(skip)]
     pub key: i64,
@@ -43,7 +44,7 @@ pub struct DagLine {
 }
 
 /// One content of a DAG.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct RevisionLine {
     #[serde(skip)]
     pub key: i64,
@@ -57,7 +58,7 @@ pub struct RevisionLine {
 }
 
 /// A revision that waits for a decision.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct PendingLine {
     #[serde(skip)]
     pub key: i64,
@@ -72,7 +73,7 @@ pub struct PendingLine {
 }
 
 /// A run as `runs` and `status` show it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct RunLine {
     #[serde(skip, default = "no_key")]
     pub key: RunKey,
@@ -155,7 +156,7 @@ impl RunLine {
 }
 
 /// A task as `status` shows it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TaskLine {
     #[serde(skip, default = "first_task")]
     pub ix: TaskIx,

@@ -4,13 +4,14 @@ use cis_core::access::Caller;
 use cis_core::source::Timestamp;
 use rusqlite::{OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::reader::Reader;
 use super::tx::{Tx, parsed};
 use crate::port::{Answer, NewToken, StoreError};
 
 /// A token as far as anybody may see it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct TokenLine {
     pub token_id: String,
     #[serde(flatten)]

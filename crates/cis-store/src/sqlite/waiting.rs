@@ -8,13 +8,14 @@ use cis_core::id::{DagId, ExecutionId, RunId, Scope, TaskId, TaskIx};
 use cis_core::source::Timestamp;
 use rusqlite::{OptionalExtension, Row};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::reader::{Reader, RunLine, TaskLine};
 use super::tx::parsed;
 use crate::port::Answer;
 
 /// A task that waits for a decision.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct WaitingLine {
     #[serde(skip, default = "no_execution")]
     pub execution: ExecutionId,

@@ -341,6 +341,7 @@ impl From<Refusal> for Failure {
             ErrorCode::AwaitingConfirmation => 5,
             ErrorCode::Unauthorized
             | ErrorCode::Forbidden
+            | ErrorCode::MethodNotAllowed
             | ErrorCode::PayloadTooLarge
             | ErrorCode::RequestTimeout
             | ErrorCode::RateLimited
