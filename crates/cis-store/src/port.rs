@@ -1,6 +1,8 @@
 //! The store port: a small set of domain operations. Each is atomic, durable when it answers (at the store's
 //! durability), and safe to ask again after a lost answer.
 
+mod outside;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -20,6 +22,8 @@ use cis_core::task::TaskStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
+
+pub use outside::{ClaimWork, Conclude, Concluded, Heartbeat, Held, Holding, Note, Progress};
 
 /// What a store can say no with.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -528,103 +532,4 @@ pub struct Started {
     pub execution: ExecutionId,
     pub fence: Fence,
     pub at: Timestamp,
-}
-
-/// A claim by somebody outside.
-#[derive(Debug, Clone)]
-pub struct ClaimWork {
-    /// The caller's name for this claim: asked again with it, the same tasks are answered.
-    pub claim_id: Option<String>,
-    /// Who claims, and must say so in all that follows.
-    pub identity: String,
-    /// What people see as its holder.
-    pub worker: String,
-    pub limit: u32,
-    pub scopes: Option<Vec<Scope>>,
-    pub capabilities: Vec<String>,
-    /// How long the lease lasts without a heartbeat.
-    pub term: Millis,
-    pub now: Timestamp,
-    pub since_boot: BootTime,
-}
-
-/// A task somebody outside holds.
-#[derive(Debug, Clone)]
-pub struct Held {
-    pub claim: Arc<Claimed>,
-    pub term: Millis,
-    pub expires: BootTime,
-    /// What those who held it before said of how far they were, oldest first.
-    pub handoff: Vec<Note>,
-}
-
-/// What a holder said of its progress.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub struct Note {
-    pub attempt_fence: Fence,
-    pub holder: String,
-    pub at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub percent: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
-}
-
-/// Somebody who says that it holds an attempt.
-#[derive(Debug, Clone)]
-pub struct Holding {
-    pub execution: ExecutionId,
-    pub fence: Fence,
-    pub identity: String,
-    /// What it may know of.
-    pub scopes: Option<Vec<Scope>>,
-    pub now: Timestamp,
-    pub since_boot: BootTime,
-}
-
-/// The answer to a heartbeat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heartbeat {
-    pub expires: BootTime,
-    pub term: Millis,
-    /// The task is to stop; the lease was not extended.
-    pub cancel: bool,
-}
-
-/// How far a holder is.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Progress {
-    pub percent: Option<f64>,
-    pub note: Option<String>,
-}
-
-/// What a holder's attempt came to.
-#[derive(Debug, Clone)]
-pub struct Conclude {
-    pub key: Option<IdempotencyKey>,
-    pub holding: Holding,
-    pub ending: Ending,
-    pub exit_code: Option<i32>,
-    /// What it says went wrong.
-    pub error: String,
-    pub outputs: Option<Value>,
-    /// The last few KiB it logged.
-    pub output: String,
-    pub log_bytes: u64,
-    /// For the jitter of a retry.
-    pub random: u64,
-}
-
-/// What became of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Concluded {
-    pub execution: ExecutionId,
-    pub task_id: String,
-    pub status: TaskStatus,
-    /// Runs that reached their end in this transaction.
-    #[serde(skip)]
-    pub ended: Vec<RunRef>,
-    /// Something must be swept no later than this.
-    #[serde(skip)]
-    pub next_due: Option<Timestamp>,
 }
