@@ -134,8 +134,10 @@ fn the_first_success_stops_the_rest() {
         ]
     "#;
     node.dag("d", text);
-    let run = node.spawn(["run", "d.toml"]);
+    let mut run = node.spawn(["run", "d.toml"]);
     up.line();
+    // Whatever is still running when the first one succeeds is stopped.
+    run.until("exit 1");
     gate.let_through(1);
     run.wait().code(0);
     assert_eq!(
