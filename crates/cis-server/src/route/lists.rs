@@ -35,6 +35,7 @@ pub(super) struct DagQuery {
     /// A part of the name.
     q: Option<String>,
     #[serde(default)]
+    #[param(inline)]
     order: Order,
     /// `next_cursor` of an earlier answer.
     cursor: Option<String>,
