@@ -3,7 +3,7 @@
 //!
 //! Made for callers on threads of their own: every call blocks its thread, and threads may call at once.
 
-mod tls;
+pub mod tls;
 
 use std::fmt;
 use std::sync::Arc;

@@ -7,11 +7,12 @@ use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-pub(crate) fn connector() -> Result<TlsConnector, Refusal> {
+/// Knows the other side by this machine's certificates.
+pub fn connector() -> Result<TlsConnector, Refusal> {
     let mut roots = RootCertStore::empty();
     let (known, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if known == 0 {
-        let why = "this machine has no certificates to know a node by";
+        let why = "this machine has no certificates to know the other side by";
         return Err(Refusal::new(ErrorCode::Unavailable, why)
             .hint("install `ca-certificates`, or name a file of them in `SSL_CERT_FILE`"));
     }

@@ -13,7 +13,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{Position, RunId, RunKey, Scope};
 use cis_core::notice::Way;
 use cis_core::run::RunStatus;
-use cis_core::source::{Clock, Timestamp, new_run_id};
+use cis_core::source::{BootTime, Clock, Timestamp, new_run_id};
 use cis_store::port::{
     Approve, Approved, Decide, Decided, IdempotencyKey, Once, Publish, Published, RunRef, StartRun, Store,
     Tried,
@@ -78,6 +78,11 @@ impl Node {
     /// The present moment.
     pub fn now(&self) -> Timestamp {
         System.now()
+    }
+
+    /// The same by the clock nobody sets.
+    pub fn since_boot(&self) -> BootTime {
+        System.since_boot()
     }
 
     /// An id for a run.

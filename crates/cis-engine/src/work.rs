@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{ExecutionId, Fence, Scope};
+use cis_core::id::{ExecutionId, Fence};
 use cis_core::retry::Failure;
 use cis_core::source::{Clock, Millis, Random, Timestamp};
 use cis_core::template;
@@ -20,6 +21,7 @@ use cis_runner::protocol::LogSummary;
 use cis_store::port::{
     ClaimWork, Conclude, Concluded, Ending, Heartbeat, Held, Holding, IdempotencyKey, Once, Progress, Store,
 };
+use cis_store::sqlite::AttemptLine;
 use serde_json::Value;
 
 use crate::coordinator::handle::News;
@@ -37,18 +39,6 @@ const LOGS_MAX: usize = 4_096;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Logs(Arc<Mutex<HashMap<(ExecutionId, Fence), PathBuf>>>);
 
-/// Who claims what.
-#[derive(Debug, Clone)]
-pub struct Wanted {
-    pub claim_id: Option<String>,
-    pub identity: String,
-    pub worker: String,
-    pub limit: u32,
-    pub scopes: Option<Vec<Scope>>,
-    pub capabilities: Vec<String>,
-    pub term: Millis,
-}
-
 /// A task in the hands of somebody outside, with its input filled in.
 #[derive(Debug)]
 pub struct Job {
@@ -56,15 +46,6 @@ pub struct Job {
     pub input: Value,
     /// When the lease runs out, by the clock on the wall.
     pub lease_expires: Timestamp,
-}
-
-/// Who says something of which attempt.
-#[derive(Debug, Clone)]
-pub struct Said {
-    pub execution: ExecutionId,
-    pub fence: Fence,
-    pub identity: String,
-    pub scopes: Option<Vec<Scope>>,
 }
 
 /// A piece of an attempt's output.
@@ -85,9 +66,10 @@ pub enum Outcome {
 }
 
 impl Node {
-    /// Claims tasks; if there are none, waits for some, but no longer than `wait`.
-    pub async fn claim(&self, wanted: Wanted, wait: Duration) -> Result<Vec<Job>, Refusal> {
-        let able = Able { scopes: wanted.scopes.clone(), capabilities: wanted.capabilities.clone() };
+    /// Claims tasks; if there are none, waits for some, but no longer than `wait`. The moment of the request is taken
+    /// anew with every look.
+    pub async fn claim(&self, request: ClaimWork, wait: Duration) -> Result<Vec<Job>, Refusal> {
+        let able = Able { scopes: request.scopes.clone(), capabilities: request.capabilities.clone() };
         let waited = tokio::time::sleep(wait);
         tokio::pin!(waited);
         let mut changes = self.changes();
@@ -98,7 +80,13 @@ impl Node {
                 open = drained => if open.is_err() { return Ok(Vec::new()) },
                 () = &mut waited => return Ok(Vec::new()),
             }
-            let jobs = self.claim_now(&wanted).await?;
+            let (now, since_boot) = (System.now(), System.since_boot());
+            let request = ClaimWork { now, since_boot, ..request.clone() };
+            let node = self.clone();
+            // On its own: a caller that goes away before the answer must not keep the loop from hearing of the lease,
+            // or nobody would look when it runs out.
+            let claiming = tokio::spawn(async move { node.claim_now(request).await });
+            let jobs = claiming.await.map_err(|_| broke_off("claiming"))??;
             if !jobs.is_empty() || wait.is_zero() {
                 return Ok(jobs);
             }
@@ -109,26 +97,14 @@ impl Node {
         }
     }
 
-    async fn claim_now(&self, wanted: &Wanted) -> Result<Vec<Job>, Refusal> {
-        let (now, since_boot) = (System.now(), System.since_boot());
-        let held = self
-            .store
-            .claim_work(ClaimWork {
-                claim_id: wanted.claim_id.clone(),
-                identity: wanted.identity.clone(),
-                worker: wanted.worker.clone(),
-                limit: wanted.limit,
-                scopes: wanted.scopes.clone(),
-                capabilities: wanted.capabilities.clone(),
-                term: wanted.term,
-                now,
-                since_boot,
-            })
-            .await?;
+    async fn claim_now(&self, request: ClaimWork) -> Result<Vec<Job>, Refusal> {
+        let (now, since_boot, term) = (request.now, request.since_boot, request.term);
+        let (identity, scopes) = (request.identity.clone(), request.scopes.clone());
+        let held = self.store.claim_work(request).await?;
         if !held.is_empty() {
             // Each task may have a time of its own that is over sooner.
             let times = held.iter().filter_map(|held| held.claim.task().more().timeout);
-            let due = times.fold(wanted.term, Millis::min);
+            let due = times.fold(term, Millis::min);
             self.handle.wrote(News { due: Some(now.after(due)), ..News::default() }).await;
         }
         let mut jobs = Vec::with_capacity(held.len());
@@ -139,52 +115,59 @@ impl Node {
                     let lease_expires = now.after(held.expires.since(since_boot));
                     jobs.push(Job { held, input, lease_expires });
                 }
-                Err(e) => self.give_up(&held, &wanted.identity, format!("input {e}")).await?,
+                Err(e) => {
+                    let (execution, fence) = (held.claim.execution, held.claim.fence);
+                    let (identity, scopes) = (identity.clone(), scopes.clone());
+                    let holding = Holding { execution, fence, identity, scopes, now, since_boot };
+                    self.give_up(holding, format!("input {e}")).await?;
+                }
             }
         }
         Ok(jobs)
     }
 
     /// Fails a task whose input cannot be made: nobody could work on it.
-    async fn give_up(&self, held: &Held, identity: &str, why: String) -> Result<(), Refusal> {
-        let said = Said {
-            execution: held.claim.execution,
-            fence: held.claim.fence,
-            identity: identity.to_owned(),
-            scopes: None,
-        };
+    async fn give_up(&self, holding: Holding, why: String) -> Result<(), Refusal> {
         let ending = Ending::Failed { failure: Failure::Broken, why: Some(why.clone()) };
-        let request = self.conclusion(None, said, ending, why);
+        let request = conclusion(None, holding, ending, why);
         self.record(request).await?.plain()?;
         Ok(())
+    }
+
+    /// Somebody who says that it holds an attempt, now.
+    pub fn holding(&self, execution: ExecutionId, fence: Fence, by: &Caller) -> Holding {
+        let (identity, scopes) = (by.identity.clone(), by.scopes.clone());
+        Holding { execution, fence, identity, scopes, now: System.now(), since_boot: System.since_boot() }
     }
 
     /// Keeps a claim.
     pub async fn heartbeat(
         &self,
-        said: Said,
+        holding: Holding,
         term: Option<Millis>,
     ) -> Result<(Heartbeat, Timestamp), Refusal> {
-        let holding = holding(said);
         let (now, since_boot) = (holding.now, holding.since_boot);
         let beat = self.store.heartbeat(holding, term).await?;
-        Ok((beat, now.after(beat.expires.since(since_boot))))
+        let expires = now.after(beat.expires.since(since_boot));
+        if term.is_some() {
+            // It may run out sooner than it would have.
+            self.handle.wrote(News { due: Some(expires), ..News::default() }).await;
+        }
+        Ok((beat, expires))
     }
 
     /// Notes how far its holder is.
-    pub async fn progress(&self, said: Said, progress: Progress) -> Result<(), Refusal> {
-        Ok(self.store.note_progress(holding(said), progress).await?)
+    pub async fn progress(&self, holding: Holding, progress: Progress) -> Result<(), Refusal> {
+        Ok(self.store.note_progress(holding, progress).await?)
     }
 
-    /// Adds to the log of an attempt; answers how much of that stream has been told.
-    pub async fn log(&self, said: Said, piece: Piece) -> Result<u64, Refusal> {
-        let (node, holding) = (self.clone(), holding(said));
+    /// Adds to the log of an attempt that its holder still has; answers how much of that stream has been told.
+    pub async fn log(&self, attempt: AttemptLine, piece: Piece) -> Result<u64, Refusal> {
+        let AttemptLine { execution, fence, run, attempt } = attempt;
+        let path = self.options().data_dir.log(run.0, execution.0, attempt);
         let Piece { stream, offset, bytes } = piece;
-        let piece = Record { stream, at_ms: holding.now.0, offset, bytes };
+        let (node, piece) = (self.clone(), Record { stream, at_ms: System.now().0, offset, bytes });
         let writing = tokio::task::spawn_blocking(move || {
-            let attempt = node.reader()?.attempt(&holding)?;
-            let data_dir = &node.options().data_dir;
-            let path = data_dir.log(attempt.run.0, holding.execution.0, attempt.attempt);
             // One at a time: where the next piece goes depends on the last one.
             let mut logs = node.logs.0.lock().unwrap_or_else(PoisonError::into_inner);
             if logs.len() >= LOGS_MAX {
@@ -194,17 +177,17 @@ impl Node {
             let told = log::append(&path, cap_bytes, &piece).map_err(|e| {
                 Refusal::new(ErrorCode::Unavailable, format!("the log cannot be written: {e}"))
             })?;
-            logs.insert((holding.execution, holding.fence), path);
+            logs.insert((execution, fence), path);
             Ok(told)
         });
-        writing.await.map_err(|_| Refusal::new(ErrorCode::Internal, "logging broke off"))?
+        writing.await.map_err(|_| broke_off("logging"))?
     }
 
     /// Records how an attempt ended.
     pub async fn conclude(
         &self,
         key: Option<IdempotencyKey>,
-        said: Said,
+        holding: Holding,
         outcome: Outcome,
     ) -> Result<Once<Concluded>, Refusal> {
         let (ending, error, exit_code, outputs) = match outcome {
@@ -215,24 +198,10 @@ impl Node {
                 (Ending::Failed { failure, why: Some(error.clone()) }, error, exit_code, None)
             }
         };
-        let log = self.log_of(&said).await;
-        let request = self.conclusion(key, said, ending, error);
+        let log = self.log_of(&holding).await;
+        let request = conclusion(key, holding, ending, error);
         self.record(Conclude { exit_code, outputs, output: log.stdout_tail, log_bytes: log.bytes, ..request })
             .await
-    }
-
-    fn conclusion(&self, key: Option<IdempotencyKey>, said: Said, ending: Ending, error: String) -> Conclude {
-        Conclude {
-            key,
-            holding: holding(said),
-            ending,
-            exit_code: None,
-            error,
-            outputs: None,
-            output: String::new(),
-            log_bytes: 0,
-            random: System.bits(),
-        }
     }
 
     async fn record(&self, request: Conclude) -> Result<Once<Concluded>, Refusal> {
@@ -248,14 +217,14 @@ impl Node {
             }
             Ok::<_, Refusal>(once)
         });
-        recording.await.map_err(|_| Refusal::new(ErrorCode::Internal, "recording broke off"))?
+        recording.await.map_err(|_| broke_off("recording"))?
     }
 
     /// What the log of an attempt amounts to.
-    async fn log_of(&self, said: &Said) -> LogSummary {
+    async fn log_of(&self, holding: &Holding) -> LogSummary {
         let path = {
             let mut logs = self.logs.0.lock().unwrap_or_else(PoisonError::into_inner);
-            logs.remove(&(said.execution, said.fence))
+            logs.remove(&(holding.execution, holding.fence))
         };
         match path {
             Some(path) => tokio::task::spawn_blocking(move || log::summary(&path)).await.unwrap_or_default(),
@@ -271,7 +240,20 @@ impl Node {
     }
 }
 
-fn holding(said: Said) -> Holding {
-    let Said { execution, fence, identity, scopes } = said;
-    Holding { execution, fence, identity, scopes, now: System.now(), since_boot: System.since_boot() }
+fn conclusion(key: Option<IdempotencyKey>, holding: Holding, ending: Ending, error: String) -> Conclude {
+    Conclude {
+        key,
+        holding,
+        ending,
+        exit_code: None,
+        error,
+        outputs: None,
+        output: String::new(),
+        log_bytes: 0,
+        random: System.bits(),
+    }
+}
+
+fn broke_off(what: &str) -> Refusal {
+    Refusal::new(ErrorCode::Internal, format!("{what} broke off"))
 }

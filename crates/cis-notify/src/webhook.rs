@@ -10,11 +10,11 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use cis_client::tls;
 use cis_core::source::Timestamp;
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -24,7 +24,6 @@ use hyper::{Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use ring::hmac;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -118,7 +117,7 @@ impl fmt::Debug for Webhook {
 
 impl Webhook {
     pub fn new(url: Url, secret: &str, allow_private: bool) -> Result<Self, String> {
-        let tls = if url.https { Some(connector()?) } else { None };
+        let tls = url.https.then(tls::connector).transpose().map_err(|refusal| refusal.message)?;
         Ok(Self { url, key: key(secret)?, allow_private, tls })
     }
 
@@ -202,24 +201,6 @@ fn key(secret: &str) -> Result<hmac::Key, String> {
         return Err(format!("the secret is shorter than {SECRET_BYTES_MIN} bytes"));
     }
     Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
-}
-
-/// TLS with whom this machine trusts.
-fn connector() -> Result<TlsConnector, String> {
-    let mut roots = RootCertStore::empty();
-    let (known, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if known == 0 {
-        return Err(
-            "this machine has no certificates to know a receiver by; install `ca-certificates`".to_owned()
-        );
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| format!("TLS cannot be used: {e}"))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(TlsConnector::from(Arc::new(config)))
 }
 
 #[cfg(test)]

@@ -5,12 +5,11 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::sync::Barrier;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::Node;
-use support::http::{Answer, Client};
+use support::http::{Client, at_once};
 
 /// Clients that call at once.
 const CLIENTS: usize = 32;
@@ -36,35 +35,6 @@ env = { REGION = "{{ tasks.ask.outputs.region }}", SHARE = "{{ tasks.ask.outputs
 
 const CONFIRMED: &str = "tasks = [{ id = 'a', command = 'echo ran > ran', level = 'confirmed' }]";
 
-fn at_once(call: impl Fn(usize) -> Answer + Sync) -> Vec<Answer> {
-    let start = Barrier::new(CLIENTS);
-    std::thread::scope(|scope| {
-        let call = |n| {
-            let (start, call) = (&start, &call);
-            scope.spawn(move || {
-                start.wait();
-                call(n)
-            })
-        };
-        let callers: Vec<_> = (0..CLIENTS).map(call).collect();
-        callers.into_iter().map(|caller| caller.join().unwrap()).collect()
-    })
-}
-
-/// Waits, as a client would, until `enough` of what is told about a DAG.
-fn until(client: &Client, dag: &str, enough: impl Fn(&Value) -> bool) -> Value {
-    let mut told = client.get(&format!("/api/v1/dag/{dag}/status")).json();
-    while !enough(&told) {
-        let version = &told["version"];
-        told = client.get(&format!("/api/v1/dag/{dag}/status?wait=30s&after={version}")).json();
-    }
-    told
-}
-
-fn until_over(client: &Client, dag: &str) -> Value {
-    until(client, dag, |told| ["completed", "failed"].contains(&told["status"].as_str().unwrap()))
-}
-
 /// Publishes and confirms a DAG of one task that waits for a person, and one behind it; answers the path of that task.
 fn waiting(client: &Client, id: &str, first: &Value) -> String {
     let mut task = json!({"id": "gate"});
@@ -72,7 +42,7 @@ fn waiting(client: &Client, id: &str, first: &Value) -> String {
     let dag = json!({"dag_id": id, "tasks": [task, {"id": "after", "command": "true", "deps": ["gate"]}]});
     assert_eq!(client.post("/api/v1/dag/publish", &dag.to_string()).status, 201);
     let run = client.post(&format!("/api/v1/dag/{id}/confirm"), "").json()["run_id"].clone();
-    until(client, id, |told| told["tasks"][0]["status"] == "waiting");
+    client.until(id, |told| told["tasks"][0]["status"] == "waiting");
     format!("/api/v1/runs/{}/tasks/gate", run.as_str().unwrap())
 }
 
@@ -175,14 +145,14 @@ fn many_approve_at_once_and_it_is_one_decision() {
         let id = format!("{id}-{round}");
         let path = format!("{}/approve", waiting(&up.client, &id, first));
         let body = if round % 2 == 0 { json!({"input": {"n": 3}, "note": "fine"}) } else { json!({}) };
-        let answers = at_once(|n| {
+        let answers = at_once(CLIENTS, |n| {
             let key = format!("{id}-{n}");
             let headers = [("Idempotency-Key", key.as_str())];
             up.client.call("POST", &path, if n % 2 == 0 { &headers } else { &[] }, &body.to_string())
         });
         let bodies: BTreeSet<&str> = answers.iter().map(|answer| answer.body.as_str()).collect();
         assert!(answers.iter().all(|answer| answer.status == 200) && bodies.len() == 1, "{answers:?}");
-        assert_eq!(until_over(&up.client, &id)["status"], "completed");
+        assert_eq!(up.client.until_over(&id)["status"], "completed");
         // A replay is what was said, byte for byte, however long ago.
         let key = format!("{id}-0");
         let again = up.client.call("POST", &path, &[("Idempotency-Key", &key)], &body.to_string());
@@ -202,7 +172,7 @@ fn of_yes_and_no_at_once_one_wins() {
         let id = format!("race-{round}");
         let path = waiting(&up.client, &id, &json!({"type": "approval"}));
         let word = |n: usize| if (n + round).is_multiple_of(2) { "approve" } else { "reject" };
-        let answers = at_once(|n| up.client.post(&format!("{path}/{}", word(n)), ""));
+        let answers = at_once(CLIENTS, |n| up.client.post(&format!("{path}/{}", word(n)), ""));
         let won: BTreeSet<&str> = (0..CLIENTS).filter(|n| answers[*n].status == 200).map(word).collect();
         assert_eq!(won.len(), 1, "{answers:?}");
         let winner = *won.first().unwrap();
@@ -210,7 +180,7 @@ fn of_yes_and_no_at_once_one_wins() {
             assert_eq!((answer.status, answer.code()), (409, "InvalidTransition".to_owned()), "{n}");
         }
         let status = if winner == "approve" { "completed" } else { "failed" };
-        assert_eq!(until_over(&up.client, &id)["status"], status);
+        assert_eq!(up.client.until_over(&id)["status"], status);
     }
     node.assert_sound();
 }
@@ -254,7 +224,7 @@ fn who_may_see_and_answer() {
     let told = ours.post(&approve, "{\"note\": \"go\"}").json();
     assert_eq!((&told["status"], &told["task_status"]), (&json!("approved"), &json!("completed")));
     assert_eq!((&told["decided_by"], &told["note"]), (&json!("a"), &json!("go")));
-    until_over(&ours, "d");
+    ours.until_over("d");
     node.assert_sound();
 }
 
@@ -269,7 +239,7 @@ fn a_question_outlives_its_node() {
     let pending = again.client.get("/api/v1/pending").json()["pending"].clone();
     assert_eq!((&pending[0]["task_id"], &pending[0]["run"]), (&json!("gate"), &json!("d#1")));
     assert_eq!(again.client.post(&format!("{path}/approve"), "").json()["task_status"], "ready");
-    let told = until_over(&again.client, "d");
+    let told = again.client.until_over("d");
     assert_eq!((&told["status"], &told["tasks"][0]["attempt"]), (&json!("completed"), &json!(1)));
     // The last task of a run may be a question; its answer ends the run, and with it the need for a coordinator.
     node.dag("last", "tasks = [{ id = 'ask', type = 'approval' }]");

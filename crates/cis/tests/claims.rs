@@ -172,6 +172,21 @@ fn claims_outlive_the_node() {
     node.assert_sound();
 }
 
+#[test]
+fn a_claim_whose_claimer_is_gone_runs_out_like_any_other() {
+    let node = Node::new();
+    let up = node.up();
+    for round in 0..8 {
+        let id = format!("d{round}");
+        up.client.run(&field(&id, 1, &json!({})));
+        // It asks and goes away: what it claimed, if it did, nobody will ever say anything of.
+        drop(up.client.ask("POST", "/api/v1/tasks/claim", r#"{"lease_secs": 1}"#));
+        let task = up.client.claim(&json!({"wait_secs": 60})).remove(0);
+        assert_eq!(up.client.say(&task, "complete", json!({})).status, 200);
+    }
+    node.assert_sound();
+}
+
 /// What a client saw of one task: between which ticks, and what.
 #[derive(Debug, Clone, Copy)]
 struct Op {

@@ -6,13 +6,12 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Barrier;
 
 use cis_server::table::ROUTES;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::Node;
-use support::http::{Answer, Client};
+use support::http::{Client, at_once};
 
 const PUBLISH: &str = "/api/v1/dag/publish";
 
@@ -32,18 +31,8 @@ fn start(client: &Client, definition: &str) -> String {
     confirmed.json()["run_id"].as_str().unwrap().to_owned()
 }
 
-/// Asks to be told until the status is what `enough` wants.
-fn until(client: &Client, dag: &str, enough: impl Fn(&Value) -> bool) -> Value {
-    let mut told = client.get(&format!("/api/v1/dag/{dag}/status")).json();
-    while !enough(&told) {
-        let version = &told["version"];
-        told = client.get(&format!("/api/v1/dag/{dag}/status?wait=30s&after={version}")).json();
-    }
-    told
-}
-
 fn until_completed(client: &Client, dag: &str) -> Value {
-    let told = until(client, dag, |told| !["queued", "running"].contains(&told["status"].as_str().unwrap()));
+    let told = client.until(dag, |told| !["queued", "running"].contains(&told["status"].as_str().unwrap()));
     assert_eq!(told["status"], "completed", "{told}");
     told
 }
@@ -53,15 +42,7 @@ fn whoever_asks_too_often_is_told_to_wait() {
     let node = Node::new().with("CIS_NODE_RATE", "1");
     let up = node.up();
     let agent = up.client.with(&node.token(["did:cis:agent:a"]));
-    let start = Barrier::new(CLIENTS);
-    let answers: Vec<Answer> = std::thread::scope(|scope| {
-        let ask = || {
-            start.wait();
-            agent.get("/api/v1/whoami")
-        };
-        let asking: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(ask)).collect();
-        asking.into_iter().map(|one| one.join().unwrap()).collect()
-    });
+    let answers = at_once(CLIENTS, |_| agent.get("/api/v1/whoami"));
     let (good, limited): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
     assert!(good.len() >= 2 && !limited.is_empty(), "{answers:?}");
     for answer in limited {
@@ -274,7 +255,7 @@ fn a_paused_run_waits_and_others_do_not() {
     assert_eq!((&paused["paused"], &paused["status"]), (&json!(true), &json!("running")));
     gate.let_through(1);
     // What ran has ended, and what it made ready has not been started, though others have since.
-    until(&up.client, "held", |told| told["tasks"][0]["status"] == "completed");
+    up.client.until("held", |told| told["tasks"][0]["status"] == "completed");
     start(&up.client, &dag("other", "true"));
     until_completed(&up.client, "other");
     let held = up.client.get("/api/v1/dag/held/status").json();
@@ -300,7 +281,7 @@ fn a_paused_run_waits_and_others_do_not() {
     let run = start(&up.client, &dag("doomed", &hold));
     node.ok(["dag", "pause", "doomed"]).says("is paused");
     assert_eq!(up.client.post(&format!("/api/v1/runs/{run}/cancel"), "").status, 200);
-    until(&up.client, "doomed", |told| told["status"] == "cancelled");
+    up.client.until("doomed", |told| told["status"] == "cancelled");
     node.assert_sound();
 }
 

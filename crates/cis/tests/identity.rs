@@ -20,16 +20,6 @@ fn dag(id: &str) -> String {
     json!({"dag_id": id, "tasks": [{"id": "t1", "type": "shell", "command": "true"}]}).to_string()
 }
 
-/// Waits for a run's end as a client would: by asking to be told.
-fn until_over(client: &Client, dag: &str) -> Value {
-    let mut told = client.get(&format!("/api/v1/dag/{dag}/status")).json();
-    while told["completed_at"].is_null() {
-        let version = &told["version"];
-        told = client.get(&format!("/api/v1/dag/{dag}/status?wait=30s&after={version}")).json();
-    }
-    told
-}
-
 #[test]
 fn a_node_has_an_identity_that_lasts() {
     let node = Node::new().with("CIS_NODE_NAME", "Büro 7");
@@ -97,7 +87,7 @@ fn a_did_is_taken_at_its_word_on_this_machine_and_for_little() {
     // Tokens are good as ever.
     let owner = std::fs::read_to_string(node.data.join("admin.token")).unwrap();
     assert_eq!(agent.with(owner.trim()).post("/api/v1/dag/backup/confirm", "").status, 200);
-    until_over(&agent, "backup");
+    agent.until_over("backup");
     running.signal(Signal::TERM);
     running.wait().code(0).tells("warning: auth is `trusted-local`");
     // Where others can call, it is not for taking anybody at their word.
@@ -118,7 +108,7 @@ fn an_approver_decides_about_others_and_no_more() {
     assert_eq!(approver.post("/api/v1/dag/publish", &dag("e")).status, 403);
     assert_eq!(approver.get("/api/v1/tokens").status, 403);
     assert_eq!(approver.post("/api/v1/dag/d/confirm", "").status, 200);
-    until_over(&approver, "d");
+    approver.until_over("d");
 }
 
 #[test]
@@ -137,7 +127,7 @@ fn what_a_node_is_told_to_do_by_itself() {
     assert_eq!((created.status, &told["status"]), (201, &json!("created")));
     assert_eq!((&told["auto_executed"], &told["revision_status"]), (&json!(true), &json!("confirmed")));
     assert_eq!(told["expire_sec"], Value::Null);
-    assert_eq!(until_over(&agent, "d")["run_id"], told["run_id"]);
+    assert_eq!(agent.until_over("d")["run_id"], told["run_id"]);
     assert_eq!(publish().body, created.body);
     let again = agent.post("/api/v1/dag/publish", &dag("d"));
     assert_eq!((again.status, &again.json()["run_id"]), (200, &told["run_id"]));

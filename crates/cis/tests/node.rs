@@ -5,46 +5,19 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Barrier;
 
 use cis_core::access::Preset;
 use cis_server::table::{Access, ROUTES};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::Node;
-use support::http::{Answer, Client};
+use support::http::{Answer, Client, at_once};
 
 /// Clients that call at once.
 const CLIENTS: usize = 64;
 
 fn dag(id: &str, command: &str) -> String {
     json!({"dag_id": id, "tasks": [{"id": "t1", "type": "shell", "command": command}]}).to_string()
-}
-
-/// What `call` answers to each of [`CLIENTS`] who all begin at the same moment.
-fn at_once(call: impl Fn(usize) -> Answer + Sync) -> Vec<Answer> {
-    let start = Barrier::new(CLIENTS);
-    std::thread::scope(|scope| {
-        let call = |n| {
-            let (start, call) = (&start, &call);
-            scope.spawn(move || {
-                start.wait();
-                call(n)
-            })
-        };
-        let callers: Vec<_> = (0..CLIENTS).map(call).collect();
-        callers.into_iter().map(|caller| caller.join().unwrap()).collect()
-    })
-}
-
-/// Waits for a run's end as a client would: by asking to be told.
-fn until_over(client: &Client, dag: &str) -> Value {
-    let mut told = client.get(&format!("/api/v1/dag/{dag}/status")).json();
-    while !["completed", "failed", "cancelled", "timed_out"].contains(&told["status"].as_str().unwrap()) {
-        let version = &told["version"];
-        told = client.get(&format!("/api/v1/dag/{dag}/status?wait=30s&after={version}")).json();
-    }
-    told
 }
 
 #[test]
@@ -67,7 +40,7 @@ fn an_agent_publishes_a_person_confirms_and_it_runs() {
     assert_eq!(agent.post("/api/v1/dag/backup/confirm", "").status, 403);
     let confirmed = owner.post("/api/v1/dag/backup/confirm", "").json();
     assert_eq!((&confirmed["status"], &confirmed["tasks_count"]), (&json!("confirmed"), &json!(1)));
-    let told = until_over(&agent, "backup");
+    let told = agent.until_over("backup");
     assert_eq!((&told["status"], &told["progress"]), (&json!("completed"), &json!(100)));
     assert_eq!(told["run_id"], confirmed["run_id"]);
     // In a directory of its own, and with nothing of the node's environment that was not named.
@@ -101,13 +74,14 @@ fn many_publish_the_same_dag_at_once() {
     };
     for round in 0..50 {
         let id = format!("same-{round}");
-        let counts = statuses(&at_once(|_| up.client.post("/api/v1/dag/publish", &dag(&id, "true"))));
+        let counts =
+            statuses(&at_once(CLIENTS, |_| up.client.post("/api/v1/dag/publish", &dag(&id, "true"))));
         assert_eq!(counts, [("created".to_owned(), 1), ("already_exists".to_owned(), CLIENTS - 1)].into());
     }
     for round in 0..50 {
         let id = format!("two-{round}");
         let call = |n: usize| up.client.post("/api/v1/dag/publish", &dag(&id, &format!("echo {}", n % 2)));
-        let counts = statuses(&at_once(call));
+        let counts = statuses(&at_once(CLIENTS, call));
         let half = CLIENTS / 2;
         let expected = [("created", 1), ("already_exists", half - 1), ("ContentConflict", half)];
         assert_eq!(counts, expected.map(|(said, n)| (said.to_owned(), n)).into());
@@ -124,7 +98,7 @@ fn many_confirm_at_once() {
         let id = format!("c-{round}");
         assert_eq!(up.client.post("/api/v1/dag/publish", &dag(&id, "true")).status, 201);
         let path = format!("/api/v1/dag/{id}/confirm");
-        let answers = at_once(|n| {
+        let answers = at_once(CLIENTS, |n| {
             let key = format!("{id}-{n}");
             let headers = [("Idempotency-Key", key.as_str())];
             up.client.call("POST", &path, if n % 2 == 0 { &headers } else { &[] }, "")
@@ -132,7 +106,7 @@ fn many_confirm_at_once() {
         assert!(answers.iter().all(|answer| answer.status == 200), "{answers:?}");
         let runs: BTreeSet<String> = answers.iter().map(|a| a.json()["run_id"].to_string()).collect();
         assert_eq!(runs.len(), 1);
-        assert_eq!(until_over(&up.client, &id)["run"], format!("{id}#1"));
+        assert_eq!(up.client.until_over(&id)["run"], format!("{id}#1"));
     }
     node.assert_sound();
 }
@@ -149,7 +123,7 @@ fn a_request_with_a_key_is_done_once() {
     let mut first: BTreeMap<usize, String> = BTreeMap::new();
     for round in 0..160 {
         // Sixty-four calls, over a window of keys that moves, so that each key comes early, late and at once.
-        let answers = at_once(|n| call((round * 7 + n * 13) % 100));
+        let answers = at_once(CLIENTS, |n| call((round * 7 + n * 13) % 100));
         for (n, answer) in answers.iter().enumerate() {
             let body = first.entry((round * 7 + n * 13) % 100).or_insert_with(|| answer.body.clone());
             assert_eq!((answer.status, &answer.body), (201, &*body));
@@ -262,7 +236,7 @@ fn one_scope_does_not_see_another() {
     let text = json!({"dag_id": "secret", "tasks": [{"id": "t", "command": "true"}]}).to_string();
     assert_eq!(ours.post("/api/v1/dag/publish", &text).json()["scope"], "project-a");
     let run = ours.post("/api/v1/dag/secret/confirm", "").json()["run_id"].as_str().unwrap().to_owned();
-    until_over(&ours, "secret");
+    ours.until_over("secret");
     for (method, path, _) in ROUTES.iter().copied() {
         if !path.contains("/dag/{id}") && !path.contains("{run}") {
             continue;
@@ -327,7 +301,7 @@ fn wrong_requests_hear_what_is_wrong() {
         assert_eq!((wrong.status, wrong.code()), (422, "ValidationFailed".to_owned()));
     }
     // A status that is known already is not said again.
-    until_over(&up.client, "d");
+    up.client.until_over("d");
     let known = up.client.get("/api/v1/dag/d/status");
     let tag = known.header("etag").unwrap();
     assert_eq!(up.client.call("GET", "/api/v1/dag/d/status", &[("If-None-Match", tag)], "").status, 304);
@@ -395,7 +369,7 @@ fn a_node_that_is_killed_goes_on_where_it_was() {
     let again = node.up();
     assert_eq!(again.client.get("/api/v1/dag/long/status").json()["status"], "running");
     gate.let_through(1);
-    let told = until_over(&again.client, "long");
+    let told = again.client.until_over("long");
     assert_eq!((&told["status"], &told["run_id"]), (&json!("completed"), &run));
     assert_eq!(told["tasks"][0]["attempt"], 1);
     // A port that is taken is said as such, and costs nobody anything.

@@ -73,6 +73,22 @@ fn a_script_is_a_worker() {
 }
 
 #[test]
+fn whoever_runs_what_nobody_can_claim_is_told() {
+    let node = Node::new();
+    node.dag("d", "tasks = [{ id = 'a', type = 'external', queue_timeout = '10ms' }]");
+    let ran = node.cis(["run", "d.toml"]).code(1);
+    assert!(
+        ran.err.contains("1 task waits for others to claim it") && ran.err.contains("`cis node start`"),
+        "{}",
+        ran.err
+    );
+    // With a node there is somebody to ask.
+    let _up = node.up();
+    let ran = node.cis(["run", "d.toml"]).code(1);
+    assert!(!ran.err.contains("to claim"), "{}", ran.err);
+}
+
+#[test]
 fn a_cancel_reaches_the_command_and_whatever_it_started() {
     let node = Node::new();
     let up = node.up();

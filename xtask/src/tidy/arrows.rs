@@ -15,7 +15,7 @@ const MAY_KNOW: [(&str, &[&str]); 9] = [
     ("cis-engine", &["cis-core", "cis-store", "cis-runner"]),
     ("cis-server", &["cis-core", "cis-store", "cis-engine"]),
     ("cis-client", &["cis-core"]),
-    ("cis-notify", &["cis-core", "cis-store", "cis-engine"]),
+    ("cis-notify", &["cis-core", "cis-store", "cis-engine", "cis-client"]),
     ("cis", &["cis-core", "cis-store", "cis-runner", "cis-engine", "cis-server", "cis-client", "cis-notify"]),
     ("xtask", &["cis-core", "cis-store"]),
 ];

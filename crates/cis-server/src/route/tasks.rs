@@ -8,8 +8,8 @@ use axum::response::Response;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{ExecutionId, Fence, Scope};
 use cis_core::source::Millis;
-use cis_engine::work::{Job, Outcome, Piece, Said as Holds, Stream, Wanted};
-use cis_store::port::{Concluded, Once, Progress};
+use cis_engine::work::{Job, Outcome, Piece, Stream};
+use cis_store::port::{ClaimWork, Concluded, Holding, Once, Progress};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -19,7 +19,7 @@ use crate::State;
 use crate::answer::{self, Beat, Claimed, Noted, Written};
 use crate::definition::Submission;
 use crate::document::TASKS;
-use crate::say::{Said, Yes, said_no, yes};
+use crate::say::{Said, Yes, not_found, said_no, yes};
 
 /// A lease, unless the claim says otherwise, and what it may say.
 const LEASE_SECS: u64 = 300;
@@ -72,15 +72,15 @@ struct Claim {
 pub(super) async fn claim(Has(state): Has<State>, asked: Asked) -> Said {
     let claim: Claim = asked.json()?;
     let wait = Duration::from_secs(claim.wait_secs.unwrap_or(0)).min(WAIT_MAX);
-    let wanted = wanted(claim, &asked)?;
+    let request = wanted(&state, claim, &asked)?;
     let jobs = tokio::select! {
-        jobs = state.node.claim(wanted, wait) => jobs?,
+        jobs = state.node.claim(request, wait) => jobs?,
         () = crate::gone(state.leaving.clone()) => Vec::new(),
     };
     Ok(yes(StatusCode::OK, Claimed { tasks: jobs.into_iter().map(job).collect() }))
 }
 
-fn wanted(claim: Claim, asked: &Asked) -> Result<Wanted, Refusal> {
+fn wanted(state: &State, claim: Claim, asked: &Asked) -> Result<ClaimWork, Refusal> {
     let identity = asked.caller.identity.clone();
     let kinds = claim.kinds.unwrap_or_default();
     if !kinds.is_empty() && !kinds.iter().any(|kind| kind == "external") {
@@ -100,7 +100,7 @@ fn wanted(claim: Claim, asked: &Asked) -> Result<Wanted, Refusal> {
         }
     }
     let key = asked.key()?.map(|key| key.key);
-    Ok(Wanted {
+    Ok(ClaimWork {
         // A claim's id is a key by another name.
         claim_id: claim.claim_id.or(key),
         worker: claim.worker.unwrap_or_else(|| identity.clone()),
@@ -109,6 +109,8 @@ fn wanted(claim: Claim, asked: &Asked) -> Result<Wanted, Refusal> {
         scopes: within(claim.scopes, asked.caller.scopes.as_deref()),
         capabilities: claim.capabilities,
         term: term(claim.lease_secs)?.unwrap_or(Millis(LEASE_SECS * 1_000)),
+        now: state.node.now(),
+        since_boot: state.node.since_boot(),
     })
 }
 
@@ -169,8 +171,8 @@ struct Heartbeat {
     responses((status = 200, description = "the lease lasts", body = Yes<Beat>), (status = 409)))]
 pub(super) async fn heartbeat(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
     let Heartbeat { fence, lease_secs } = asked.json()?;
-    let said = holds(&execution, fence, &asked)?;
-    let (beat, lease_expires) = state.node.heartbeat(said, term(lease_secs)?).await?;
+    let holding = holding(&state, &execution, fence, &asked)?;
+    let (beat, lease_expires) = state.node.heartbeat(holding, term(lease_secs)?).await?;
     let told = Beat { lease_expires, lease_secs: beat.term.0 / 1_000, cancel: beat.cancel };
     Ok(yes(StatusCode::OK, told))
 }
@@ -199,8 +201,8 @@ pub(super) async fn progress(Has(state): Has<State>, Path(execution): Path<Strin
     if note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX) {
         return Err(invalid(format!("`note` is at most {NOTE_BYTES_MAX} bytes")).into());
     }
-    let said = holds(&execution, fence, &asked)?;
-    state.node.progress(said, Progress { percent, note }).await?;
+    let holding = holding(&state, &execution, fence, &asked)?;
+    state.node.progress(holding, Progress { percent, note }).await?;
     Ok(yes(StatusCode::OK, Noted {}))
 }
 
@@ -241,8 +243,9 @@ pub(super) async fn log(Has(state): Has<State>, Path(execution): Path<String>, a
         StreamName::Stdout => Stream::Stdout,
         StreamName::Stderr => Stream::Stderr,
     };
-    let said = holds(&execution, fence, &asked)?;
-    let told = state.node.log(said, Piece { stream, offset, bytes: text.into_bytes() }).await?;
+    let holding = holding(&state, &execution, fence, &asked)?;
+    let attempt = state.reads.read(move |reader| Ok(reader.attempt(&holding)?)).await?;
+    let told = state.node.log(attempt, Piece { stream, offset, bytes: text.into_bytes() }).await?;
     Ok(yes(StatusCode::OK, Written { offset: told }))
 }
 
@@ -314,8 +317,8 @@ pub(super) async fn release(Has(state): Has<State>, Path(execution): Path<String
 }
 
 async fn conclude(state: &State, execution: &str, fence: Fence, asked: &Asked, outcome: Outcome) -> Said {
-    let said = holds(execution, fence, asked)?;
-    let Once { answer, replayed } = state.node.conclude(asked.key()?, said, outcome).await?;
+    let holding = holding(state, execution, fence, asked)?;
+    let Once { answer, replayed } = state.node.conclude(asked.key()?, holding, outcome).await?;
     let told = answer.map_or_else(said_no, say_concluded);
     Ok(mark_replayed(told, replayed))
 }
@@ -325,13 +328,12 @@ fn say_concluded(concluded: Concluded) -> Response {
     yes(StatusCode::OK, answer::Concluded { execution_id: execution, task_id, status })
 }
 
-/// Who says what of which attempt.
-fn holds(execution: &str, fence: Fence, asked: &Asked) -> Result<Holds, Refusal> {
-    let Ok(execution) = execution.parse() else {
-        return Err(crate::say::not_found("task", execution));
-    };
-    let (identity, scopes) = (asked.caller.identity.clone(), asked.caller.scopes.clone());
-    Ok(Holds { execution: ExecutionId(execution), fence, identity, scopes })
+/// Who says something of which attempt.
+fn holding(state: &State, execution: &str, fence: Fence, asked: &Asked) -> Result<Holding, Refusal> {
+    match execution.parse() {
+        Ok(execution) => Ok(state.node.holding(ExecutionId(execution), fence, &asked.caller)),
+        Err(_) => Err(not_found("task", execution)),
+    }
 }
 
 /// Publish one task, and a DAG around it.

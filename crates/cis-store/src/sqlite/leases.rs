@@ -339,6 +339,8 @@ pub(super) fn next_due(tx: &Tx<'_>, since_boot: BootTime) -> Answer<Option<Times
 /// An attempt that somebody outside holds.
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptLine {
+    pub execution: ExecutionId,
+    pub fence: Fence,
     pub run: RunKey,
     pub attempt: u32,
 }
@@ -363,7 +365,8 @@ impl Reader {
                  WHERE t.execution_id = ?1",
             )?
             .query_row([holding.execution.0, holding.fence.0], |row| {
-                let line = AttemptLine { run: RunKey(row.get(0)?), attempt: row.get(1)? };
+                let Holding { execution, fence, .. } = *holding;
+                let line = AttemptLine { execution, fence, run: RunKey(row.get(0)?), attempt: row.get(1)? };
                 let scope: Scope = parsed(row, 3, |text| text.parse().ok())?;
                 let lease = row.get::<_, Option<String>>(4)?.zip(row.get::<_, Option<i64>>(5)?);
                 Ok((line, row.get::<_, String>(2)?, scope, lease))

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cis_core::dag::Dag;
 use cis_core::dag::params::filled;
 use cis_core::dag::plan::Plan;
+use cis_core::dag::{Dag, Kind};
 use cis_core::id::RunKey;
 use cis_core::source::{Clock, new_run_id};
 use cis_core::task::TaskStatus;
@@ -65,6 +65,7 @@ fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
     selection(args, &loaded.dag, &loaded.plan, None)?;
     let mut session = Session::open(setup.options()?)?;
     warn_durability(&mut session, args)?;
+    warn_external(&mut session, &loaded.dag)?;
     let ready = confirm_own(&mut session, loaded)?;
     let (resumed_from, before) = match setup.reader()? {
         Some(reader) if !args.only.is_empty() || !args.from.is_empty() => latest_run(&reader, &ready)?,
@@ -118,6 +119,7 @@ fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
     }
     let mut session = Session::open(setup.options()?)?;
     warn_durability(&mut session, args)?;
+    warn_external(&mut session, &ready.dag)?;
     let wish = Wish {
         params,
         max_parallel: args.max_parallel,
@@ -127,6 +129,20 @@ fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
         ..Wish::default()
     };
     launch(setup, session, ready, wish)
+}
+
+/// Says so where tasks wait for others to claim them, and there is nobody to ask for them.
+fn warn_external(session: &mut Session, dag: &Dag) -> Result<(), Failure> {
+    let external = dag.tasks.iter().filter(|task| matches!(task.kind, Kind::External { .. })).count();
+    if external > 0 && session.ask(Command::Hello)?.hello()?.address.is_none() {
+        let wait =
+            if external == 1 { "waits for others to claim it" } else { "wait for others to claim them" };
+        let tasks = text::count(external, "task");
+        let told = format!("{tasks} {wait}, and no node serves this data directory");
+        crate::term::report::warn(&told);
+        anstream::eprintln!("hint: `cis node start` serves it; `cis work` claims them");
+    }
+    Ok(())
 }
 
 /// Says so where the caller's wish for durability goes to a coordinator that has another.
@@ -283,10 +299,10 @@ fn dry_run(setup: &Setup, dag: &Dag, plan: &Plan, fates: Option<Vec<Fate>>) -> O
     for ix in &order {
         let task = &dag.tasks[ix.index()];
         let what = match &task.kind {
-            cis_core::dag::Kind::Shell { command } => command.lines().next().unwrap_or_default().to_owned(),
-            cis_core::dag::Kind::Skill(call) => format!("skill {}", call.skill),
-            cis_core::dag::Kind::External { .. } => "others claim it".to_owned(),
-            cis_core::dag::Kind::Approval(_) => "a person approves".to_owned(),
+            Kind::Shell { command } => command.lines().next().unwrap_or_default().to_owned(),
+            Kind::Skill(call) => format!("skill {}", call.skill),
+            Kind::External { .. } => "others claim it".to_owned(),
+            Kind::Approval(_) => "a person approves".to_owned(),
         };
         out += &format!("{:>3}  {}  {}\n", layers[ix.index()] + 1, task.id, text::clean(&what));
     }

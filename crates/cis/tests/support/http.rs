@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use serde_json::{Value, json};
 
@@ -19,6 +19,22 @@ pub struct Up {
 pub struct Client {
     pub address: Arc<str>,
     pub token: String,
+}
+
+/// What `call` answers to each of `clients` who all begin at the same moment.
+pub fn at_once(clients: usize, call: impl Fn(usize) -> Answer + Sync) -> Vec<Answer> {
+    let start = Barrier::new(clients);
+    std::thread::scope(|scope| {
+        let call = |n| {
+            let (start, call) = (&start, &call);
+            scope.spawn(move || {
+                start.wait();
+                call(n)
+            })
+        };
+        let callers: Vec<_> = (0..clients).map(call).collect();
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+    })
 }
 
 /// A DAG of external tasks without dependencies, each with `more` settings.
@@ -77,10 +93,16 @@ impl Client {
         self.post(&format!("/api/v1/dag/{id}/confirm"), "").json()
     }
 
-    /// Waits for a run's end as a client would: by asking to be told.
+    /// Waits for a run's end.
     pub fn until_over(&self, dag: &str) -> Value {
+        let ends = ["completed", "failed", "cancelled", "timed_out"];
+        self.until(dag, |told| ends.contains(&told["status"].as_str().unwrap()))
+    }
+
+    /// Waits, as a client would, until what is told of a DAG is `enough`: by asking to be told.
+    pub fn until(&self, dag: &str, enough: impl Fn(&Value) -> bool) -> Value {
         let mut told = self.get(&format!("/api/v1/dag/{dag}/status")).json();
-        while !["completed", "failed", "cancelled", "timed_out"].contains(&told["status"].as_str().unwrap()) {
+        while !enough(&told) {
             let version = &told["version"];
             told = self.get(&format!("/api/v1/dag/{dag}/status?wait=30s&after={version}")).json();
         }
@@ -139,6 +161,12 @@ impl Client {
         BufReader::new(stream)
     }
 
+    /// Calls and leaves the answer unread.
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> BufReader<TcpStream> {
+        let bearer = format!("Bearer {}", self.token);
+        self.send(method, path, &self.address, &[("Authorization", bearer.as_str())], body)
+    }
+
     /// Follows events from the beginning until the node ends the stream.
     pub fn listen(&self, mut hear: impl FnMut(Value)) {
         let mut stream = self.deaf();
@@ -166,9 +194,7 @@ impl Client {
 
     /// Asks for events and never reads them.
     pub fn deaf(&self) -> BufReader<TcpStream> {
-        let bearer = format!("Bearer {}", self.token);
-        let headers = [("Authorization", bearer.as_str())];
-        self.send("GET", "/api/v1/events?after=0", &self.address, &headers, "")
+        self.ask("GET", "/api/v1/events?after=0", "")
     }
 
     /// Follows events after `last`, until `enough` says so of an id and its data; then cuts the connection.
