@@ -9,6 +9,7 @@
 //! | [`tidy`] | rules about the repository itself that no compiler knows |
 //! | [`docs`] | pages generated from code |
 //! | [`bench`] | builds and starts the benchmark, which is a program of its own (`src/bin/cis-bench/`) |
+//! | [`torture`] | builds and starts what breaks CIS on purpose (`crates/cis-torture`) |
 //! | [`tool`] | programs that must be there, and how they get there |
 //! | [`run`] | running a command and saying what failed |
 //! | [`repo`] | where things are |
@@ -23,3 +24,4 @@ pub mod run;
 pub mod suite;
 pub mod tidy;
 pub mod tool;
+pub mod torture;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::run::{cargo, output};
 
 /// Each crate of ours with the ones of ours it may know.
-const MAY_KNOW: [(&str, &[&str]); 9] = [
+const MAY_KNOW: [(&str, &[&str]); 10] = [
     ("cis-core", &[]),
     ("cis-store", &["cis-core"]),
     ("cis-runner", &["cis-core"]),
@@ -17,6 +17,7 @@ const MAY_KNOW: [(&str, &[&str]); 9] = [
     ("cis-client", &["cis-core"]),
     ("cis-notify", &["cis-core", "cis-store", "cis-engine", "cis-client"]),
     ("cis", &["cis-core", "cis-store", "cis-runner", "cis-engine", "cis-server", "cis-client", "cis-notify"]),
+    ("cis-torture", &["cis-core", "cis-store", "cis-runner", "cis-engine"]),
     ("xtask", &["cis-core", "cis-store"]),
 ];
 

@@ -1,0 +1,47 @@
+//! What breaks CIS on purpose, and checks that it holds. Every machine takes a [`Dose`] and answers with a [`Finding`]; the
+//! same seed gives the same blows. Small doses are tests beside this crate; `cargo xtask torture` gives long ones.
+//!
+//! | module | what it does |
+//! |---|---|
+
+use std::fmt;
+use std::time::Duration;
+
+/// How much of it.
+#[derive(Debug, Clone)]
+pub struct Dose {
+    /// Where all randomness comes from.
+    pub seed: u64,
+    /// Rounds at most.
+    pub rounds: u64,
+    /// No round begins later than this after the first.
+    pub time: Option<Duration>,
+}
+
+/// What a machine saw.
+#[derive(Debug, Clone, Default)]
+pub struct Finding {
+    /// What was done and how often, such as `kills between request and answer`: 412.
+    pub counts: Vec<(&'static str, u64)>,
+    /// What must not be, each with the seed that shows it again.
+    pub violations: Vec<String>,
+}
+
+impl Finding {
+    /// Nothing that must not be.
+    pub fn is_clean(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, count) in &self.counts {
+            writeln!(f, "   {count:>12}  {what}")?;
+        }
+        for violation in &self.violations {
+            writeln!(f, "   VIOLATION: {violation}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! The command line of the machines: which of them, from which seed, for how long.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use cis_torture::{Dose, Finding};
+use clap::{Parser, ValueEnum};
+
+/// Break CIS on purpose, and check that it holds.
+#[derive(Debug, Parser)]
+struct Cli {
+    /// Minutes for all machines together, shared evenly
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
+    /// Where all randomness comes from; the same seed gives the same blows
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only these machines
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Machine>,
+}
+
+/// What can be done to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Machine {}
+
+impl Machine {
+    fn run(self, _dose: &Dose) -> anyhow::Result<Finding> {
+        match self {}
+    }
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let cli = Cli::parse();
+    let machines: Vec<Machine> = match cli.only.is_empty() {
+        true => Machine::value_variants().to_vec(),
+        false => cli.only,
+    };
+    let each = Duration::from_secs(cli.minutes * 60) / u32::try_from(machines.len().max(1))?;
+    let mut clean = true;
+    for machine in machines {
+        println!("── {machine:?}, seed {}", cli.seed);
+        let finding = machine.run(&Dose { seed: cli.seed, rounds: u64::MAX, time: Some(each) })?;
+        print!("{finding}");
+        clean &= finding.is_clean();
+    }
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
