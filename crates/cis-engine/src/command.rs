@@ -9,9 +9,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, RunKey, Scope};
 use cis_core::run::RunStatus;
 use cis_core::source::Timestamp;
-use cis_store::port::{
-    Approve, Approved, Decide, Decided, IdempotencyKey, Once, Published, RunRef, Settled, StartRun,
-};
+use cis_store::port::{Approve, Approved, IdempotencyKey, Once, Published, RunRef, Settled, StartRun};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::context::Context;
@@ -36,11 +34,6 @@ pub enum Command {
     /// Starts a run in these surroundings.
     Start {
         request: Box<StartRun>,
-        context: Box<Context>,
-    },
-    /// Decides about a DAG; a confirmation starts it in these surroundings.
-    Decide {
-        request: Box<Decide>,
         context: Box<Context>,
     },
     /// Decides about a task that waits for a person.
@@ -88,7 +81,6 @@ pub enum Command {
 pub enum Reply {
     Published(Published),
     Settled(Settled),
-    Decided(Once<Decided>),
     Approved(Box<Once<Approved>>),
     Started(Once<RunRef>),
     Stopping(Once<RunStatus>),
@@ -168,7 +160,6 @@ macro_rules! expect {
 expect! {
     published, Published, Published;
     settled, Settled, Settled;
-    decided, Decided, Once<Decided>;
     approved, Approved, Box<Once<Approved>>;
     started, Started, Once<RunRef>;
     stopping, Stopping, Once<RunStatus>;

@@ -1,6 +1,7 @@
 //! The environment and directory a run starts its tasks in: its caller's, as make does. Kept in a file of the
 //! data directory (not in the store: an environment holds secrets) until the run is over, so that a coordinator
-//! that comes back starts the rest of the tasks in the same surroundings.
+//! that comes back starts the rest of the tasks in the same surroundings. Runs that came over the network share their
+//! node's, each with a directory of its own.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

@@ -110,6 +110,11 @@ impl DataDir {
         self.root.join("contexts").join(format!("{run}.json"))
     }
 
+    /// Where the surroundings of runs that came over the network are kept.
+    pub fn node_context(&self) -> PathBuf {
+        self.root.join("contexts").join("node.json")
+    }
+
     /// Where tasks of a run that came over the network start.
     pub fn work(&self, run: RunId) -> PathBuf {
         self.root.join("work").join(run.to_string())

@@ -1,11 +1,12 @@
-//! A coordinator that stays, and what others reach through it. What touches no run is written through the store's
-//! queue, where many callers share a commit, and the loop is told to look; the rest is asked of the loop.
+//! A coordinator that stays, and what others reach through it. What comes often is written through the store's queue,
+//! where many callers share a commit, and the loop is told what came of it; the rest is asked of the loop.
 //!
 //! ```text
 //!   callers ──► Node ──► store (group commit)
-//!                 └────► "look" ──► coordinator's loop ──► runner
+//!                 └────► news ────► coordinator's loop ──► runner
 //! ```
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cis_core::access::Caller;
@@ -15,21 +16,22 @@ use cis_core::notice::Way;
 use cis_core::run::RunStatus;
 use cis_core::source::{BootTime, Clock, Timestamp, new_run_id};
 use cis_store::port::{
-    Approve, Approved, Decide, Decided, IdempotencyKey, Once, Publish, Published, RunRef, StartRun, Store,
-    Tried,
+    Answer, Approve, Approved, Decide, Decided, IdempotencyKey, Once, Publish, Published, RunRef, StartRun,
+    Store, Tried,
 };
-use cis_store::sqlite::{Reader, SqliteStore, Written};
+use cis_store::sqlite::{Pulse, Reader, SqliteStore, Written};
 use tokio::sync::{OnceCell, watch};
 
 use crate::command::{About, Command};
 use crate::context::Context;
+use crate::coordinator::handle::News;
 use crate::coordinator::{Changes, Handle, Options, SELF};
 use crate::desk::Desk;
 use crate::growth::{Ear, Growth};
 use crate::session::{self, Here};
 use crate::system::System;
 use crate::token::{self, FreshToken};
-use crate::work::Logs;
+use crate::work::{Logs, broke_off};
 
 /// A coordinator in this process, for as long as it lives.
 #[derive(Debug)]
@@ -46,19 +48,22 @@ pub struct Node {
     pub(crate) desk: Desk,
     pub(crate) logs: Logs,
     options: Options,
-    /// Where tasks of runs that came over the network start from.
-    context: Arc<Context>,
+    skill_dirs: Arc<[PathBuf]>,
     /// Begun by the first who follows a log.
     growth: Arc<OnceCell<Arc<Growth>>>,
 }
 
 impl Host {
-    /// Becomes the coordinator, waiting for one that is there to go.
+    /// Becomes the coordinator, waiting for one that is there to go. Tasks of runs that come over the network start in
+    /// this `context`.
     pub fn open(options: Options, context: Context) -> Result<Self, Refusal> {
+        context.save(&options.data_dir.node_context(), options.durability).map_err(|e| {
+            Refusal::new(ErrorCode::Unavailable, format!("cannot keep the node's environment: {e}"))
+        })?;
         let (here, store) = session::wait_and_start(&options)?;
         let (handle, desk, logs) = (here.handle(), Desk::default(), Logs::default());
-        let (context, growth) = (Arc::new(context), Arc::default());
-        let node = Node { store, handle, desk, logs, options, context, growth };
+        let (skill_dirs, growth) = (context.skill_dirs.into(), Arc::default());
+        let node = Node { store, handle, desk, logs, options, skill_dirs, growth };
         Ok(Self { here, node })
     }
 
@@ -100,13 +105,18 @@ impl Node {
     }
 
     /// Where skills of definitions that came over the network are looked for.
-    pub fn skill_dirs(&self) -> &[std::path::PathBuf] {
-        &self.context.skill_dirs
+    pub fn skill_dirs(&self) -> &[PathBuf] {
+        &self.skill_dirs
     }
 
     /// Changes with every commit.
     pub fn changes(&self) -> watch::Receiver<Changes> {
         self.handle.changes()
+    }
+
+    /// What changes in the store, as it does.
+    pub fn pulse(&self) -> Pulse {
+        self.store.pulse()
     }
 
     /// Hears when tasks of a run print something.
@@ -120,34 +130,49 @@ impl Node {
 
     /// Publishes a definition.
     pub async fn publish(&self, request: Publish) -> Result<Once<Published>, Refusal> {
-        let (store, handle) = (self.store.clone(), self.handle.clone());
-        // On its own: a caller that goes away before the answer must not keep the loop from hearing of it.
-        let publishing = tokio::spawn(async move {
-            let published = store.publish(request).await;
-            handle.look().await;
-            published
-        });
-        let published =
-            publishing.await.map_err(|_| Refusal::new(ErrorCode::Internal, "publishing broke off"))?;
-        Ok(published?)
+        let now = request.now;
+        self.write(
+            "publishing",
+            move |store| async move { store.publish(request).await },
+            move |published| News { due: published.waits.map(|waits| now.after(waits)), ..News::default() },
+        )
+        .await
     }
 
-    /// Decides about a DAG, and starts it if that confirms it. The loop does it itself: it must know of a run before
-    /// anything of it is claimed. Tasks find what the caller traces it by in `TRACEPARENT`.
-    pub async fn decide(&self, request: Decide, traceparent: Option<&str>) -> Result<Once<Decided>, Refusal> {
+    /// Decides about a DAG, and starts it if that confirms it.
+    pub async fn decide(&self, request: Decide) -> Result<Once<Decided>, Refusal> {
         let run_id = request.run_id;
-        if request.confirm {
-            self.make_room(run_id)?;
-        }
-        let mut context = self.context_of(run_id);
-        if let Some(traceparent) = traceparent {
-            *context = context.with("TRACEPARENT", traceparent);
-        }
-        let command = Command::Decide { request: Box::new(request), context };
-        let decided = self.handle.call(command, SELF).await.decided();
-        let answer = decided.as_ref().ok().and_then(|once| once.answer.as_ref().ok());
-        self.leave_room(run_id, answer.and_then(|decided| decided.run.as_ref()));
-        decided
+        self.write(
+            "deciding",
+            move |store| async move { store.decide(request).await },
+            move |decided| News { due: decided.next_due, ..begun(run_id, decided.run.as_ref()) },
+        )
+        .await
+    }
+
+    /// Writes on its own, and tells the loop: a caller that goes away before the answer must not keep it from hearing
+    /// of what was written.
+    pub(crate) async fn write<T, W>(
+        &self,
+        what: &str,
+        write: impl FnOnce(SqliteStore) -> W,
+        news: impl FnOnce(&T) -> News + Send + 'static,
+    ) -> Result<Once<T>, Refusal>
+    where
+        T: Send + 'static,
+        W: Future<Output = Answer<Once<T>>> + Send + 'static,
+    {
+        let (writing, handle) = (write(self.store.clone()), self.handle.clone());
+        let writing = tokio::spawn(async move {
+            let once = writing.await?;
+            if let Ok(told) = once.answer.as_ref()
+                && !once.replayed
+            {
+                handle.wrote(news(told)).await;
+            }
+            Ok(once)
+        });
+        writing.await.map_err(|_| broke_off(what))?
     }
 
     /// Decides about a task that waits for a person. The loop does it itself: it may be the last of its run.
@@ -159,30 +184,16 @@ impl Node {
     /// Starts a run of a confirmed revision.
     pub async fn start(&self, request: StartRun) -> Result<Once<RunRef>, Refusal> {
         let run_id = request.run_id;
-        self.make_room(run_id)?;
-        let command = Command::Start { request: Box::new(request), context: self.context_of(run_id) };
-        let started = self.handle.call(command, SELF).await.started();
-        self.leave_room(run_id, started.as_ref().ok().and_then(|once| once.answer.as_ref().ok()));
-        started
-    }
-
-    /// Makes the directory that tasks of a run start in.
-    fn make_room(&self, run: RunId) -> Result<(), Refusal> {
-        std::fs::create_dir_all(self.options.data_dir.work(run)).map_err(|e| {
-            Refusal::new(ErrorCode::Unavailable, format!("cannot make the run's directory: {e}"))
-        })
-    }
-
-    /// Removes it again if nothing new runs: then nothing is in it.
-    fn leave_room(&self, asked: RunId, answered: Option<&RunRef>) {
-        if answered.is_none_or(|run| run.run_id != asked) {
-            let _ = std::fs::remove_dir(self.options.data_dir.work(asked));
-        }
-    }
-
-    fn context_of(&self, run: RunId) -> Box<Context> {
-        let cwd = self.options.data_dir.work(run);
-        Box::new(Context { cwd, ..Context::clone(&self.context) })
+        self.write(
+            "starting",
+            move |store| async move { store.start_run(request).await },
+            move |run| News {
+                // When it must have begun, the definition may say.
+                due: Some(Timestamp(0)),
+                ..begun(run_id, Some(run))
+            },
+        )
+        .await
     }
 
     /// Stops a run.
@@ -244,4 +255,11 @@ impl Node {
         self.handle.look().await;
         Ok(revoked)
     }
+}
+
+/// What the loop must know of a run that was asked for as `run_id`. Where another one answers, nothing new runs.
+fn begun(run_id: RunId, run: Option<&RunRef>) -> News {
+    let new = run.filter(|run| run.run_id == run_id);
+    let started = new.filter(|run| !run.status.is_terminal()).cloned();
+    News { started, ready: new.is_some(), ..News::default() }
 }

@@ -205,19 +205,18 @@ impl Node {
     }
 
     async fn record(&self, request: Conclude) -> Result<Once<Concluded>, Refusal> {
-        let (store, handle) = (self.store.clone(), self.handle.clone());
-        // On its own: a caller that goes away before the answer must not keep the loop from hearing of it.
-        let recording = tokio::spawn(async move {
-            let once = store.conclude(request).await?;
-            if let Ok(concluded) = once.answer.as_ref()
-                && !once.replayed
-            {
-                let (ended, due) = (concluded.ended.clone(), concluded.next_due);
-                handle.wrote(News { ended, due, ready: true }).await;
-            }
-            Ok::<_, Refusal>(once)
-        });
-        recording.await.map_err(|_| broke_off("recording"))?
+        self.write(
+            "recording",
+            move |store| async move { store.conclude(request).await },
+            |told| News {
+                ended: told.ended.clone(),
+                due: told.next_due,
+                // The end of a run makes nothing ready.
+                ready: told.ended.is_empty(),
+                ..News::default()
+            },
+        )
+        .await
     }
 
     /// What the log of an attempt amounts to.
@@ -254,6 +253,6 @@ fn conclusion(key: Option<IdempotencyKey>, holding: Holding, ending: Ending, err
     }
 }
 
-fn broke_off(what: &str) -> Refusal {
+pub(crate) fn broke_off(what: &str) -> Refusal {
     Refusal::new(ErrorCode::Internal, format!("{what} broke off"))
 }

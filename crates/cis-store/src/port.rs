@@ -280,6 +280,8 @@ pub struct Decide {
     pub self_confirm: bool,
     /// The id of the run that a confirmation starts.
     pub run_id: RunId,
+    /// What the caller traces it by.
+    pub traceparent: Option<String>,
     pub now: Timestamp,
 }
 
@@ -296,6 +298,9 @@ pub struct Decided {
     pub tasks: u32,
     /// What a confirmation started.
     pub run: Option<RunRef>,
+    /// Something must be swept no later than this.
+    #[serde(skip)]
+    pub next_due: Option<Timestamp>,
 }
 
 /// A decision about a task that waits for a person.
@@ -370,6 +375,10 @@ pub struct StartRun {
     pub max_parallel: Option<u32>,
     /// A foreground process owns it; it ends with that process.
     pub attached: bool,
+    /// Its tasks start where the node says, each run in a directory of its own; else where its caller is.
+    pub at_node: bool,
+    /// What the caller traces it by.
+    pub traceparent: Option<String>,
     /// One per task; `None` means run them all.
     pub fates: Option<Vec<Fate>>,
     /// The run whose completed tasks are carried over.
@@ -498,6 +507,9 @@ pub struct RunInfo {
     pub run_id: RunId,
     pub number: i64,
     pub attached: bool,
+    /// See [`StartRun::at_node`].
+    pub at_node: bool,
+    pub traceparent: Option<String>,
     pub params: Value,
     pub definition: Arc<Definition>,
 }

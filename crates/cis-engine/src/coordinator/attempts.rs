@@ -8,7 +8,7 @@ use cis_core::id::RunKey;
 use cis_core::run::StopReason;
 use cis_core::source::Timestamp;
 use cis_runner::protocol::{AttemptKey, Ended, FromRunner, KnownState, Outcome, ToRunner};
-use cis_store::port::{Claimed, Started, Store};
+use cis_store::port::{Claimed, RunInfo, Started, Store};
 
 use super::{Coordinator, SELF, key_of};
 use crate::context::Context;
@@ -48,7 +48,7 @@ impl<S: Store> Coordinator<S> {
     /// Hands a claimed task to the runner; what cannot be started is reported as such.
     pub(super) async fn launch(&mut self, claim: Arc<Claimed>) -> Result<(), Refusal> {
         let run = claim.run.key;
-        let context = match self.context(run) {
+        let context = match self.context(&claim.run) {
             Ok(context) => context,
             Err(why) => {
                 self.reports.push(report::never_started(&claim, why, self.clock.now()));
@@ -79,16 +79,31 @@ impl<S: Store> Coordinator<S> {
         link.queue(&ToRunner::Start(Box::new(start)));
     }
 
-    pub(super) fn context(&mut self, run: RunKey) -> Result<Arc<Context>, String> {
-        if let Some(context) = self.contexts.get(&run) {
+    fn context(&mut self, run: &RunInfo) -> Result<Arc<Context>, String> {
+        if let Some(context) = self.contexts.get(&run.key) {
             return Ok(context.clone());
         }
-        let path = self.options.data_dir.context(run.0);
+        let context = Arc::new(self.load_context(run)?);
+        self.contexts.insert(run.key, context.clone());
+        Ok(context)
+    }
+
+    /// The surroundings of a run: its caller's, or its node's and a directory of its own.
+    fn load_context(&self, run: &RunInfo) -> Result<Context, String> {
+        let data_dir = &self.options.data_dir;
+        let path = if run.at_node { data_dir.node_context() } else { data_dir.context(run.key.0) };
         let context =
             Context::load(&path).map_err(|e| format!("its run's environment cannot be read: {e}"))?;
-        let context = Arc::new(context);
-        self.contexts.insert(run, context.clone());
-        Ok(context)
+        if !run.at_node {
+            return Ok(context);
+        }
+        let cwd = data_dir.work(run.run_id);
+        std::fs::create_dir_all(&cwd).map_err(|e| format!("its run's directory cannot be made: {e}"))?;
+        let context = Context { cwd, ..context };
+        Ok(match &run.traceparent {
+            Some(traceparent) => context.with("TRACEPARENT", traceparent),
+            None => context,
+        })
     }
 
     pub(super) fn stop_attempt(&mut self, key: AttemptKey, kill: bool) {
@@ -140,7 +155,7 @@ impl<S: Store> Coordinator<S> {
         for claim in unknown {
             let run = claim.run.key;
             let tied = self.owners.get(&run) == Some(&SELF);
-            let started = self.context(run).and_then(|context| {
+            let started = self.context(&claim.run).and_then(|context| {
                 let start = self.dispatch.start(&claim, &context, tied)?;
                 self.send_start(run, &context, start);
                 Ok(())

@@ -7,15 +7,16 @@ use cis_core::id::{RunId, RunKey};
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use cis_runner::protocol::{AttemptKey, ToRunner};
-use cis_store::port::{
-    Approve, Approved, Decide, Decided, Once, Publish, RunRef, Settle, StartRun, StopRun, Store,
-};
+use cis_store::port::{Approve, Approved, Once, Publish, RunRef, Settle, StartRun, StopRun, Store};
 
 use super::Coordinator;
-use super::handle::{Ask, Owner};
+use super::handle::{Ask, News, Owner};
 use crate::command::{About, Command, Reply};
 use crate::context::Context;
 use crate::token;
+
+/// Runs kept in mind that were over before the loop heard that they had begun: more than can be on their way to it.
+const UNHEARD_MAX: usize = 2_048;
 
 impl<S: Store> Coordinator<S> {
     pub(super) async fn handle(&mut self, ask: Ask) -> Result<(), Refusal> {
@@ -25,11 +26,13 @@ impl<S: Store> Coordinator<S> {
                 let _ = reply.send(answer);
             }
             Ask::Look => self.look(),
-            Ask::Wrote(news) => {
-                self.poke |= news.ready;
-                self.more_work |= news.ready;
-                self.due(news.due);
-                self.ended(news.ended);
+            Ask::Wrote(News { started, ended, due, ready }) => {
+                self.poke |= ready;
+                self.due(due);
+                if let Some(run) = started {
+                    self.begun(run);
+                }
+                self.ended(ended);
                 self.changes.send_modify(|changes| changes.commits += 1);
             }
             Ask::Gone(owner) => {
@@ -92,7 +95,6 @@ impl<S: Store> Coordinator<S> {
                 self.look();
                 Ok(Reply::Changed(changed))
             }
-            Command::Decide { request, context } => self.decide(*request, *context).await.map(Reply::Decided),
             Command::Approve(request) => {
                 self.approve(*request).await.map(|once| Reply::Approved(Box::new(once)))
             }
@@ -136,19 +138,6 @@ impl<S: Store> Coordinator<S> {
         Ok(started?)
     }
 
-    /// Decides about a DAG, and takes up the run that a confirmation starts.
-    async fn decide(&mut self, request: Decide, context: Context) -> Result<Once<Decided>, Refusal> {
-        let run_id = request.run_id;
-        if request.confirm {
-            self.keep(run_id, &context)?;
-        }
-        let decided = self.store.decide(request).await;
-        let answer = decided.as_ref().ok().and_then(|once| once.answer.as_ref().ok());
-        self.take_in(run_id, answer.and_then(|decided| decided.run.clone()), context);
-        self.look();
-        Ok(decided?)
-    }
-
     /// Takes in the run that was asked for as `run_id`. Where another one answers, or none, nothing new runs.
     fn take_in(&mut self, run_id: RunId, run: Option<RunRef>, context: Context) -> Option<RunKey> {
         let run = run.filter(|run| run.run_id == run_id && !run.status.is_terminal());
@@ -186,10 +175,19 @@ impl<S: Store> Coordinator<S> {
         let data_dir = &self.options.data_dir;
         let _ = std::fs::rename(data_dir.context_of_new(run.run_id), data_dir.context(run.key.0));
         self.contexts.insert(run.key, Arc::new(context));
-        tracing::info!(run = label(run), run_id = %run.run_id, scope = %run.scope, "run started");
-        self.unfinished.insert(run.key, run.clone());
-        self.idle.send_replace(false);
+        self.begun(run.clone());
         self.look();
+    }
+
+    /// A run has begun, unless it has been over before it was heard of.
+    fn begun(&mut self, run: RunRef) {
+        if let Some(at) = self.over_unheard.iter().position(|key| *key == run.key) {
+            self.over_unheard.remove(at);
+            return;
+        }
+        tracing::info!(run = label(&run), run_id = %run.run_id, scope = %run.scope, "run started");
+        self.unfinished.insert(run.key, run);
+        self.idle.send_replace(false);
     }
 
     /// Something was written to the store: what can be claimed and what is due may have changed.
@@ -241,8 +239,15 @@ impl<S: Store> Coordinator<S> {
         self.dispatch.forget(run);
         self.contexts.remove(&run);
         self.owners.remove(&run);
-        if let Some(run) = self.unfinished.remove(&run) {
-            tracing::info!(run = label(&run), run_id = %run.run_id, status = status.word(), "run ended");
+        match self.unfinished.remove(&run) {
+            Some(run) => {
+                tracing::info!(run = label(&run), run_id = %run.run_id, status = status.word(), "run ended");
+            }
+            None if self.over_unheard.contains(&run) => {}
+            None => {
+                self.over_unheard.truncate(UNHEARD_MAX - 1);
+                self.over_unheard.push_front(run);
+            }
         }
         if let Some(link) = self.link.as_mut().filter(|_| self.sent.remove(&run)) {
             link.queue(&ToRunner::Forget { context: run.0 });

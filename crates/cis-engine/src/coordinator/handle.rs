@@ -36,6 +36,8 @@ pub enum Ask {
 /// What somebody else's write came to.
 #[derive(Debug, Clone, Default)]
 pub struct News {
+    /// A run that is not over as far as the write goes; it may be by now.
+    pub started: Option<RunRef>,
     pub ended: Vec<RunRef>,
     /// Something must be swept no later than this.
     pub due: Option<Timestamp>,

@@ -20,7 +20,7 @@ mod attempts;
 mod commands;
 pub mod handle;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,6 +99,8 @@ pub struct Coordinator<S> {
     orphans: Vec<RunKey>,
     orphans_due: Option<Timestamp>,
     unfinished: HashMap<RunKey, RunRef>,
+    /// Runs others started that were over before this loop heard of them, the latest first.
+    over_unheard: VecDeque<RunKey>,
     reports: Vec<Report>,
     started: Vec<Started>,
     /// Something may have become claimable.
@@ -148,6 +150,7 @@ impl<S: Store> Coordinator<S> {
             orphans: Vec::new(),
             orphans_due: None,
             unfinished: HashMap::new(),
+            over_unheard: VecDeque::new(),
             reports: Vec::new(),
             started: Vec::new(),
             poke: true,
@@ -213,8 +216,9 @@ impl<S: Store> Coordinator<S> {
     }
 
     /// Is the process that an attached run belongs to gone? If that cannot be told, it is given time to return.
-    fn has_lost_its_owner(&mut self, run: RunKey) -> bool {
-        self.context(run).is_ok_and(|context| context.owner.as_ref().is_some_and(|owner| !owner.lives()))
+    fn has_lost_its_owner(&self, run: RunKey) -> bool {
+        Context::load(&self.options.data_dir.context(run.0))
+            .is_ok_and(|context| context.owner.as_ref().is_some_and(|owner| !owner.lives()))
     }
 
     /// Is the machine still in the boot the last coordinator saw? Notes the present one.

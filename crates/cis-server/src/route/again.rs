@@ -133,6 +133,8 @@ async fn start(state: &State, asked: &Asked, wish: Wish) -> Said {
         params,
         max_parallel,
         attached: false,
+        at_node: true,
+        traceparent: asked.traceparent.clone(),
         fates,
         resumed_from,
         by_confirmation: false,

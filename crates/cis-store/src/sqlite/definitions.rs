@@ -19,6 +19,7 @@ use crate::port::{
 
 /// See [`crate::Store::publish`].
 pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
+    tx.memory.changed.dag(request.dag.dag_id.as_str());
     let dag_key = dag_key(tx, request)?;
     expire_overdue(tx, dag_key, request)?;
     if let Some(found) = same_content(tx, dag_key, request)? {
@@ -231,6 +232,7 @@ pub(super) fn decide(tx: &mut Tx<'_>, request: &Decide) -> Answer<Decided> {
         content_hash,
         tasks: found.tasks,
         run,
+        next_due: tx.next_due,
     })
 }
 
@@ -289,6 +291,8 @@ fn start_first(tx: &mut Tx<'_>, request: &Decide, definition: i64) -> Answer<Run
         params: Map::new(),
         max_parallel: None,
         attached: false,
+        at_node: true,
+        traceparent: request.traceparent.clone(),
         fates: None,
         resumed_from: None,
         by_confirmation: true,
@@ -304,7 +308,7 @@ pub(super) fn expire(tx: &mut Tx<'_>, definition: i64, version: i64) -> Answer<(
     tx.definition_event(definition, version + 1, "expire", "expired", "cis")
 }
 
-fn change_status(tx: &Tx<'_>, definition: i64, version: i64, to: RevisionStatus) -> Answer<()> {
+fn change_status(tx: &mut Tx<'_>, definition: i64, version: i64, to: RevisionStatus) -> Answer<()> {
     let changed = tx
         .conn
         .prepare_cached(
@@ -313,7 +317,19 @@ fn change_status(tx: &Tx<'_>, definition: i64, version: i64, to: RevisionStatus)
         )?
         .execute(params![definition, version, to.word(), tx.now.0])?;
     if changed == 1 {
-        return Ok(());
+        return changes(tx, definition);
     }
     Err(Refusal::new(ErrorCode::InvalidTransition, "the revision has been decided meanwhile").into())
+}
+
+/// Says that what is told of a revision's DAG changes.
+fn changes(tx: &mut Tx<'_>, definition: i64) -> Answer<()> {
+    let dag_id: String = tx
+        .conn
+        .prepare_cached(
+            "SELECT dag_id FROM dags JOIN dag_definitions USING (dag_key) WHERE definition_key = ?1",
+        )?
+        .query_row([definition], |row| row.get(0))?;
+    tx.memory.changed.dag(&dag_id);
+    Ok(())
 }

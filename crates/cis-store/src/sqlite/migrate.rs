@@ -16,6 +16,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0004_approvals.sql"),
     include_str!("schema/0005_pause.sql"),
     include_str!("schema/0006_outbox.sql"),
+    include_str!("schema/0007_at_node.sql"),
 ];
 
 /// Pages of write-ahead log before the writer folds them back into the file: about 4 MiB. Small, so that the log

@@ -22,6 +22,7 @@
 //! | `approvals` | tasks that wait for a person |
 //! | `advance` | recording attempts |
 //! | `pause` | letting nothing more be claimed |
+//! | `pulse` | what has changed |
 //! | `steps` | large steps in chunks |
 //! | `outbox` | what people are still to be told |
 //! | `sweep` | what becomes due |
@@ -41,6 +42,7 @@ mod log;
 mod migrate;
 mod outbox;
 mod pause;
+mod pulse;
 pub mod reader;
 mod runs;
 mod standing;
@@ -70,6 +72,7 @@ pub use leases::{AttemptLine, Offer};
 pub use lists::DagFilter;
 pub use log::LogLine;
 pub use outbox::Notice;
+pub use pulse::Pulse;
 pub use reader::Reader;
 pub use steps::Chunks;
 pub use tokens::TokenLine;
@@ -124,6 +127,11 @@ impl SqliteStore {
     /// How much has been written.
     pub fn written(&self) -> Written {
         self.writer.written()
+    }
+
+    /// What changes, as it does.
+    pub fn pulse(&self) -> Pulse {
+        self.writer.pulse()
     }
 
     /// From now on, keeps notices of what is wanted, until they are settled.

@@ -188,9 +188,9 @@ fn insert(
         .prepare_cached(
             "INSERT INTO dag_runs (run_id, dag_key, definition_key, number, status, params_json, priority,
                  max_parallel, attached, resumed_from, fates, created_by, created_at, deadline, first_position,
-                 first_execution, tasks_total, tasks_left, completed, skipped, sinks_completed)
+                 first_execution, tasks_total, tasks_left, completed, skipped, sinks_completed, at_node, traceparent)
              VALUES (?1, ?2, ?3, ?4, 'queued', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
-                 ?20)",
+                 ?20, ?21, ?22)",
         )?
         .execute(params![
             request.run_id.to_string(),
@@ -213,6 +213,8 @@ fn insert(
             counts.carried,
             counts.left,
             counts.carried_sinks,
+            request.at_node,
+            request.traceparent,
         ])?;
     let key = tx.conn.last_insert_rowid();
     tx.conn

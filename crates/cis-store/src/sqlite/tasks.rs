@@ -462,12 +462,17 @@ pub(super) fn upstream_outputs(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx) -> Answ
 /// See [`crate::Store::note_started`].
 pub(super) fn note_started(tx: &mut Tx<'_>, started: &[Started]) -> Answer<()> {
     for Started { execution, fence: Fence(fence), at } in started {
-        tx.conn
+        let run = tx
+            .conn
             .prepare_cached(
                 "UPDATE task_executions SET started_at = ?3
-                 WHERE execution_id = ?1 AND fence = ?2 AND status IN ('running', 'cancelling')",
+                 WHERE execution_id = ?1 AND fence = ?2 AND status IN ('running', 'cancelling') RETURNING run_key",
             )?
-            .execute(params![execution.0, fence, at.0])?;
+            .query_row(params![execution.0, fence, at.0], |row| row.get(0))
+            .optional()?;
+        if let Some(run) = run {
+            tx.changes(RunKey(run))?;
+        }
     }
     Ok(())
 }

@@ -93,6 +93,7 @@ pub(super) fn create(tx: &mut Tx<'_>, token: &NewToken) -> Answer<()> {
             tx.now.0,
             token.expires_at.map(|t| t.0)
         ])?;
+    tx.memory.changed.tokens();
     Ok(())
 }
 
@@ -102,5 +103,6 @@ pub(super) fn revoke(tx: &mut Tx<'_>, token_id: &str) -> Answer<bool> {
         .conn
         .prepare_cached("UPDATE tokens SET revoked_at = ?2 WHERE token_id = ?1 AND revoked_at IS NULL")?
         .execute(params![token_id, tx.now.0])?;
+    tx.memory.changed.tokens();
     Ok(changed == 1)
 }

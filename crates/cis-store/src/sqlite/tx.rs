@@ -16,6 +16,7 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde_json::Value;
 
 use super::outbox;
+use super::pulse::Changed;
 use super::steps::Chunks;
 use super::tasks::{self, Ending, Fresh, Live};
 use crate::port::{Answer, Definition, Fate, RunInfo, RunRef, StoreError};
@@ -53,6 +54,8 @@ pub(super) struct Memory {
     pub(super) chunks: Chunks,
     /// What is kept for whoever tells people.
     pub(super) wanted: Wanted,
+    /// What the present batch has changed, or tried to.
+    pub(super) changed: Changed,
 }
 
 /// What a claimant must match: a kind, a scope, and what is needed beyond that (names in order, spaces between).
@@ -68,7 +71,7 @@ impl Memory {
         let (definitions, runs, live) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (queues, paused_scopes, position, steps, fences) = (None, None, None, None, None);
         let boot_id = Arc::from("");
-        let wanted = Wanted::default();
+        let (wanted, changed) = (Wanted::default(), Changed::default());
         Self {
             definitions,
             runs,
@@ -81,6 +84,7 @@ impl Memory {
             boot_id,
             chunks,
             wanted,
+            changed,
         }
     }
 
@@ -311,10 +315,20 @@ impl<'a> Tx<'a> {
     /// The row of `run`. Whoever asks for it means to change it; an extra write of equal values does no harm.
     pub(super) fn run(&mut self, key: RunKey) -> Answer<&mut RunRow> {
         if !self.touched.contains(&key) {
-            self.load(key)?;
+            self.changes(key)?;
             self.touched.push(key);
         }
         self.memory.runs.get_mut(&key).ok_or_else(|| no_run(key))
+    }
+
+    /// Says that what is told of a run changes.
+    pub(super) fn changes(&mut self, key: RunKey) -> Answer<()> {
+        self.load(key)?;
+        let Memory { runs, changed, .. } = &mut *self.memory;
+        if let Some(row) = runs.get(&key) {
+            changed.dag(row.info.definition.dag.dag_id.as_str());
+        }
+        Ok(())
     }
 
     /// The row of `run`, to look at.
@@ -460,18 +474,33 @@ impl<'a> Tx<'a> {
     }
 
     fn run_info(&mut self, key: RunKey) -> Answer<Arc<RunInfo>> {
-        let (definition_key, run_id, number, attached, params) = self
+        let (definition, info_of) = self
             .conn
-            .prepare_cached("SELECT definition_key, run_id, number, attached, params_json FROM dag_runs WHERE run_key = ?1")?
+            .prepare_cached(
+                "SELECT definition_key, run_id, number, attached, params_json, at_node, traceparent
+                 FROM dag_runs WHERE run_key = ?1",
+            )?
             .query_row([key.0], |row| {
                 let run_id: RunId = parsed(row, 1, |text| text.parse().ok())?;
                 let params: Value = parsed(row, 4, |text| serde_json::from_str(text).ok())?;
-                Ok((row.get::<_, i64>(0)?, run_id, row.get::<_, i64>(2)?, row.get::<_, bool>(3)?, params))
+                let (number, attached, at_node, traceparent) =
+                    (row.get(2)?, row.get(3)?, row.get(5)?, row.get(6)?);
+                let info_of = move |definition| RunInfo {
+                    key,
+                    run_id,
+                    number,
+                    attached,
+                    at_node,
+                    traceparent,
+                    params,
+                    definition,
+                };
+                Ok((row.get::<_, i64>(0)?, info_of))
             })
             .optional()?
             .ok_or_else(|| no_run(key))?;
-        let definition = self.definition(definition_key)?;
-        Ok(Arc::new(RunInfo { key, run_id, number, attached, params, definition }))
+        let definition = self.definition(definition)?;
+        Ok(Arc::new(info_of(definition)))
     }
 
     /// A definition, parsed once.

@@ -20,6 +20,7 @@ use cis_core::source::Timestamp;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
+use super::pulse::Pulse;
 use super::steps::Chunks;
 use super::tx::{Memory, Tx};
 use crate::port::{Answer, StoreError};
@@ -38,6 +39,7 @@ pub struct Writer {
     queue: mpsc::Sender<Box<dyn Op>>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
     tally: Arc<Tally>,
+    pulse: Pulse,
     /// Write on the caller's own thread if nobody else is writing.
     here: bool,
 }
@@ -65,8 +67,8 @@ impl fmt::Debug for Writer {
 impl Writer {
     /// Starts the thread.
     pub(super) fn start(conn: Connection, chunks: Chunks) -> Answer<Self> {
-        let tally = Arc::new(Tally::default());
-        let pen = Pen { conn, memory: Memory::new(chunks), tally: tally.clone() };
+        let (tally, pulse) = (Arc::new(Tally::default()), Pulse::new());
+        let pen = Pen { conn, memory: Memory::new(chunks), tally: tally.clone(), pulse: pulse.clone() };
         let pen = Arc::new(Mutex::new(pen));
         let (queue, jobs) = mpsc::channel(QUEUE_MAX);
         let thread = thread::Builder::new()
@@ -76,7 +78,7 @@ impl Writer {
                 move || write_all(&pen, jobs)
             })
             .map_err(|e| StoreError::Database(format!("cannot start the writer thread: {e}")))?;
-        Ok(Self { pen, queue, thread: Arc::new(Mutex::new(Some(thread))), tally, here: false })
+        Ok(Self { pen, queue, thread: Arc::new(Mutex::new(Some(thread))), tally, pulse, here: false })
     }
 
     /// The same, for a caller that has nothing better to do than wait: two thread switches less.
@@ -89,6 +91,10 @@ impl Writer {
         Written { commits: now(&self.tally.commits), operations: now(&self.tally.operations) }
     }
 
+    pub(super) fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
     /// See [`super::SqliteStore::keep_notices`].
     pub(super) fn keep_notices(&self, wanted: Wanted) {
         self.pen.lock().unwrap_or_else(PoisonError::into_inner).memory.wanted = wanted;
@@ -96,7 +102,7 @@ impl Writer {
 
     /// Lets the thread finish what is queued and waits until it has closed the file.
     pub(super) fn close(self) {
-        let Self { pen, queue, thread, tally: _, here: _ } = self;
+        let Self { pen, queue, thread, tally: _, pulse: _, here: _ } = self;
         drop((pen, queue));
         // Another handle is still in use: whoever drops the last one lets the thread go.
         if let Some(thread) = Arc::into_inner(thread).and_then(|thread| thread.into_inner().ok().flatten()) {
@@ -195,6 +201,7 @@ struct Pen {
     conn: Connection,
     memory: Memory,
     tally: Arc<Tally>,
+    pulse: Pulse,
 }
 
 impl Pen {
@@ -210,6 +217,8 @@ impl Pen {
         }
         self.tally.commits.fetch_add(1, Ordering::Relaxed);
         self.tally.operations.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        // Whoever is answered finds nothing kept that is older than the answer.
+        self.pulse.tell(&mut self.memory.changed);
         for op in batch.drain(..) {
             op.answer(failure.clone());
         }

@@ -20,6 +20,7 @@ fn decide<H: Home>(w: &World<H>, id: &str, by: &str, run: u64) -> Decide {
         by: by.to_owned(),
         self_confirm: false,
         run_id: run_id(run),
+        traceparent: None,
         now: w.now,
     }
 }

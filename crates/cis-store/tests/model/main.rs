@@ -103,6 +103,7 @@ impl<M: ReferenceStateMachine<State = Model, Transition = Command>> StateMachine
         }
         assert_eq!(answer, model.answer, "the answer to {command:?}");
         assert_eq!(seen, expected, "after {command:?}");
+        real.feel_pulse();
         real
     }
 

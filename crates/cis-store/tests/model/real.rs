@@ -36,6 +36,8 @@ pub(crate) struct Real {
     firsts: Vec<i64>,
     fences: HashMap<At, Vec<Fence>>,
     highest: Option<Fence>,
+    /// What each DAG's rows were, by the pulse they had.
+    rows_by_beat: HashMap<String, (u64, String)>,
 }
 
 impl Real {
@@ -59,6 +61,7 @@ impl Real {
             firsts: Vec::new(),
             fences: HashMap::new(),
             highest: None,
+            rows_by_beat: HashMap::new(),
         }
     }
 
@@ -234,6 +237,7 @@ impl Real {
         self.store.take().expect("an open store").close();
         let store = SqliteStore::open_in_chunks(&self.file(), Durability::Process, self.chunks);
         self.store = Some(store.expect("a store"));
+        self.rows_by_beat.clear();
         let opening = self.ask(|store| store.open_epoch(now, support::boot(now)))?;
         assert!(opening.epoch > self.epoch);
         self.epoch = opening.epoch;
@@ -293,6 +297,33 @@ impl Real {
             |row| self.at(ExecutionId(row.get(0).expect("an id"))),
         );
         Picture { revisions, runs, claimable }
+    }
+
+    /// What the pulse does not say has changed is as it was.
+    pub(crate) fn feel_pulse(&mut self) {
+        let pulse = self.store.as_ref().expect("an open store").pulse();
+        for dag_id in
+            self.rows("SELECT DISTINCT dag_id FROM dags", |row| row.get::<_, String>(0).expect("a name"))
+        {
+            let (beat, rows) = (pulse.of_dag(&dag_id), self.rows_of(&dag_id));
+            let before = self.rows_by_beat.insert(dag_id, (beat, rows.clone()));
+            if let Some((_, before)) = before.filter(|(at, _)| *at == beat) {
+                assert_eq!(rows, before, "the same pulse");
+            }
+        }
+    }
+
+    /// Everything an answer about a DAG could be made of.
+    fn rows_of(&self, dag_id: &str) -> String {
+        let of_dag = format!("JOIN dags d USING (dag_key) WHERE d.dag_id = '{dag_id}'");
+        let tables = [
+            format!("SELECT f.* FROM dag_definitions f {of_dag}"),
+            format!("SELECT r.* FROM dag_runs r {of_dag}"),
+            format!("SELECT t.* FROM task_executions t JOIN dag_runs USING (run_key) {of_dag}"),
+        ];
+        let cells =
+            |row: &Row<'_>| (0..).map_while(|ix| row.get::<_, rusqlite::types::Value>(ix).ok()).collect();
+        tables.iter().map(|sql| format!("{:?}\n", self.rows::<Vec<_>>(sql, cells))).collect()
     }
 
     fn rows<T>(&self, sql: &str, read: impl Fn(&Row<'_>) -> T) -> Vec<T> {

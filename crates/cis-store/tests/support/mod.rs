@@ -126,6 +126,8 @@ pub(crate) fn start(definition: i64, run: RunId, now: Timestamp) -> StartRun {
         params: Map::new(),
         max_parallel: None,
         attached: false,
+        at_node: false,
+        traceparent: None,
         fates: None,
         resumed_from: None,
         by_confirmation: false,

@@ -189,6 +189,8 @@ pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wi
         params: wish.params,
         max_parallel: wish.max_parallel,
         attached: !wish.detach,
+        at_node: false,
+        traceparent: None,
         fates: wish.fates,
         resumed_from: wish.resumed_from,
         by_confirmation: wish.by_confirmation,

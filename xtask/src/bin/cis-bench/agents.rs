@@ -134,6 +134,7 @@ async fn round(store: &SqliteStore, n: usize) -> Result<()> {
         by: "bench".to_owned(),
         self_confirm: true,
         run_id: cis_core::id::RunId(uuid::Uuid::from_u128(n as u128 + 1)),
+        traceparent: None,
         now,
     };
     store.decide(decide).await?.plain()?;

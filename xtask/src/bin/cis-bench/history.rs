@@ -89,6 +89,8 @@ impl Driver {
             params: Map::new(),
             max_parallel: None,
             attached: false,
+            at_node: false,
+            traceparent: None,
             fates: None,
             resumed_from: None,
             by_confirmation: false,
