@@ -1,6 +1,7 @@
 //! Who may come in: the right host, no foreign page, a good token, the role the route takes.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State as Has};
@@ -12,7 +13,7 @@ use cis_core::did::{BadDid, Did};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::source::Timestamp;
 use cis_engine::token::secret_hash;
-use cis_store::sqlite::{Reader, TokenLine};
+use cis_store::sqlite::TokenLine;
 use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
@@ -122,16 +123,19 @@ fn without_port(host: &str) -> &str {
 pub(crate) struct Holder {
     /// None for somebody who is taken at their word.
     secret_hash: Option<String>,
-    token: TokenLine,
+    pub(crate) token: Arc<TokenLine>,
 }
 
 impl Holder {
-    /// What the store says of the token now.
-    pub(crate) fn look_up(&self, reader: &Reader) -> Result<Option<TokenLine>, Refusal> {
-        match &self.secret_hash {
-            Some(hash) => Ok(reader.token(hash)?),
-            None => Ok(Some(self.token.clone())),
-        }
+    /// The same as the token stands now, if it is still good.
+    pub(crate) async fn again(&self, state: &State) -> Result<Option<Self>, Refusal> {
+        let Some(hash) = &self.secret_hash else { return Ok(Some(self.clone())) };
+        let token = match state.kept.token(hash) {
+            Some(token) => Some(token),
+            None => state.kept.find_token(hash, &state.reads).await?,
+        };
+        let good = token.filter(|token| token.is_good(state.node.now()));
+        Ok(good.map(|token| Self { token, ..self.clone() }))
     }
 
     /// Somebody who only says who they are: as good as a token that an agent would get, and nothing more.
@@ -146,7 +150,7 @@ impl Holder {
             expires_at: None,
             revoked_at: None,
         };
-        Ok(Self { secret_hash: None, token })
+        Ok(Self { secret_hash: None, token: Arc::new(token) })
     }
 }
 
@@ -161,10 +165,14 @@ async fn holder(headers: &HeaderMap, from: IpAddr, state: &State) -> Result<Hold
         return Err(Refusal::new(ErrorCode::Unauthorized, "this takes a token")
             .hint("send `Authorization: Bearer cis_…`; `cis token create` makes one"));
     };
-    state.limits.check_stranger(from, &secret_hash, Instant::now())?;
-    // Looked up by the hash of 256 random bits: how long that takes tells nobody anything about the secret.
-    let hash = secret_hash.clone();
-    let token = state.reads.read(move |reader| Ok(reader.token(&hash)?)).await?;
+    let token = match state.kept.token(&secret_hash) {
+        Some(token) => Some(token),
+        None => {
+            state.limits.check_stranger(from, &secret_hash, Instant::now())?;
+            // Looked up by the hash of 256 random bits: how long that takes tells nobody anything about the secret.
+            state.kept.find_token(&secret_hash, &state.reads).await?
+        }
+    };
     match token {
         Some(token) if token.is_good(now) => {
             state.limits.note_friend(&secret_hash);

@@ -18,6 +18,8 @@
 //! | `cursor` | where a list goes on |
 //! | [`page`] | a page per error code |
 //! | `reads` | a few read-only views of the store |
+//! | `kept` | answers and tokens that are kept until they have changed |
+//! | `hub` | where those who follow along wait |
 //! | `say` | answers and errors, as JSON |
 //! | `answer`, `definition` | what bodies look like |
 //! | `document` | the OpenAPI document: what the routes say of themselves, and what the table knows |
@@ -28,6 +30,8 @@ mod cursor;
 mod definition;
 mod document;
 mod door;
+mod hub;
+mod kept;
 mod limit;
 mod listen;
 mod meter;
@@ -51,6 +55,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
+use hub::Hub;
+use kept::Kept;
 use limit::Limits;
 use meter::Meter;
 use reads::Reads;
@@ -100,6 +106,8 @@ impl About {
 struct State {
     node: Node,
     reads: Reads,
+    kept: Arc<Kept>,
+    hub: Arc<Hub>,
     options: Arc<Options>,
     limits: Arc<Limits>,
     meter: Arc<Meter>,
@@ -111,12 +119,15 @@ struct State {
 pub async fn serve(listener: TcpListener, node: Node, options: Options, leaving: watch::Receiver<bool>) {
     let (reads, limits) = (Reads::new(node.clone()), Arc::new(Limits::new(options.rate)));
     let (options, meter) = (Arc::new(options), Arc::new(Meter::new(Instant::now())));
-    let claimers = node.clone();
-    let state = State { node, reads, options, limits, meter, leaving: leaving.clone() };
+    let (claimers, views) = (node.clone(), reads.clone());
+    let (kept, hub) = (Arc::new(Kept::new(node.pulse())), Arc::new(Hub::new(node.pulse())));
+    let followers = hub.clone();
+    let state = State { node, reads, kept, hub, options, limits, meter, leaving: leaving.clone() };
     tokio::select! {
         () = listen::serve(listener, route::router(state), leaving.clone()) => {}
         // Only if the coordinator is gone: then there is nobody left to serve.
         _ = claimers.attend_claimers() => {}
+        () = followers.attend(&views) => {}
         // Whoever does not take its answer keeps nobody from leaving.
         () = async { gone(leaving).await; tokio::time::sleep(LEAVE_MAX).await } => {}
     }

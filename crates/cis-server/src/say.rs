@@ -39,6 +39,7 @@ pub(crate) struct Yes<T> {
     #[serde(flatten)]
     told: T,
 }
+
 /// Why the node failed, beside the answer that says so: for whoever looks after it.
 #[derive(Debug, Clone)]
 pub(crate) struct Why(pub(crate) String);
@@ -62,7 +63,7 @@ impl IntoResponse for No {
         if let (Value::Object(told), Value::Object(beside)) = (&mut told, beside) {
             told.extend(beside);
         }
-        let mut response = body(status(code), &told);
+        let mut response = json(status(code), told.to_string().into());
         if response.status().is_server_error() {
             response.extensions_mut().insert(why);
         }
@@ -112,13 +113,24 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
     }
 }
 
-/// A good answer: `success` and whatever `told` holds.
-pub(crate) fn yes(status: StatusCode, told: impl Serialize) -> Response {
-    body(status, &json!(Yes { success: true, told }))
+impl<T: Serialize> Yes<T> {
+    pub(crate) fn new(told: T) -> Self {
+        Self { success: true, told }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        json!(self).to_string()
+    }
 }
 
-fn body(status: StatusCode, told: &Value) -> Response {
-    let mut response = Response::new(Body::from(told.to_string()));
+/// A good answer: `success` and whatever `told` holds.
+pub(crate) fn yes(status: StatusCode, told: impl Serialize) -> Response {
+    json(status, Yes::new(told).text().into())
+}
+
+/// An answer that is JSON already.
+pub(crate) fn json(status: StatusCode, text: Body) -> Response {
+    let mut response = Response::new(text);
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

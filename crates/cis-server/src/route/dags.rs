@@ -29,7 +29,8 @@ use crate::answer::{self, Novelty, Progress, Shown, Standing, Versioned};
 use crate::cursor::LIMIT_MAX;
 use crate::definition::Definition;
 use crate::document::DAGS;
-use crate::say::{No, Said, Yes, not_found, said_no, yes};
+use crate::kept::{Stand, View};
+use crate::say::{self, No, Said, Yes, not_found, said_no, yes};
 
 /// Publish a DAG.
 ///
@@ -86,9 +87,10 @@ async fn execute(state: &State, published: &Published, asked: &Asked) -> Result<
         by: asked.caller.identity.clone(),
         self_confirm: true,
         run_id: state.node.new_run_id(),
+        traceparent: asked.traceparent.clone(),
         now: state.node.now(),
     };
-    state.node.decide(request, asked.traceparent.as_deref()).await?.answer
+    state.node.decide(request).await?.answer
 }
 
 /// What a body asks to publish.
@@ -215,9 +217,10 @@ async fn decide(state: &State, id: String, InScope { scope }: InScope, asked: &A
         by: asked.caller.identity.clone(),
         self_confirm: asked.caller.self_confirm,
         run_id: state.node.new_run_id(),
+        traceparent: asked.traceparent.clone(),
         now: state.node.now(),
     };
-    let Once { answer, replayed } = state.node.decide(request, asked.traceparent.as_deref()).await?;
+    let Once { answer, replayed } = state.node.decide(request).await?;
     Ok(mark_replayed(answer.map_or_else(said_no, |decided| say_decided(&decided)), replayed))
 }
 
@@ -340,41 +343,55 @@ pub(super) async fn status(
     headers: HeaderMap,
 ) -> Said {
     let wait = wait(query.wait.as_deref())?;
-    let look = || {
-        let (caller, id, scope) = (caller.clone(), id.clone(), query.scope.clone());
-        state.reads.read(move |reader| stands(reader, &caller, &id, scope.as_ref()))
-    };
-    let mut changes = state.node.changes();
+    let view = View { dag_id: id, scope: query.scope, scopes: caller.scopes.clone() };
     let news = async {
         loop {
-            changes.mark_unchanged();
-            let told = look().await?;
-            let known = query.after.is_some_and(|after| told.version == after);
-            if !known || changes.changed().await.is_err() {
-                return Ok::<_, Refusal>(told);
+            let stand = stand(&state, &caller, &view).await?;
+            if query.after.is_none_or(|after| stand.version != after) {
+                return Ok::<_, Refusal>(stand);
             }
+            state.hub.changed(&view.dag_id, stand.beat).await;
         }
     };
     let told = tokio::select! {
         told = news => told,
-        () = tokio::time::sleep(wait.max(Duration::from_millis(1))), if query.after.is_some() => look().await,
-        () = crate::gone(state.leaving.clone()) => look().await,
+        () = tokio::time::sleep(wait.max(Duration::from_millis(1))), if query.after.is_some() => {
+            stand(&state, &caller, &view).await
+        }
+        () = crate::gone(state.leaving.clone()) => stand(&state, &caller, &view).await,
     };
-    let told = told.map_err(|refusal: Refusal| {
+    let Stand { tag, body, .. } = told.map_err(|refusal: Refusal| {
         let missing = refusal.code == ErrorCode::NotFound;
         No(refusal, if missing { json!({"status": "not_found"}) } else { Value::Null })
     })?;
-    let tag = format!("\"{}\"", told.version);
-    let same = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
-    let mut response = yes(StatusCode::OK, told);
+    let same = headers.get(header::IF_NONE_MATCH).is_some_and(|known| *known == tag);
+    let mut response = match same {
+        true => Response::new(Body::empty()),
+        false => say::json(StatusCode::OK, body.into()),
+    };
     if same {
-        response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
     }
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
-        response.headers_mut().insert(header::ETAG, tag);
-    }
+    response.headers_mut().insert(header::ETAG, tag);
     Ok(response)
+}
+
+/// Where a DAG stands, as a caller sees it.
+async fn stand(state: &State, caller: &Caller, view: &View) -> Result<Stand, Refusal> {
+    if let Some(stand) = state.kept.stand(view) {
+        return Ok(stand);
+    }
+    let (beat, by, of) = (state.kept.beat(view), caller.clone(), view.clone());
+    let stand = state.reads.read(move |reader| {
+        let told = stands(reader, &by, &of.dag_id, of.scope.as_ref())?;
+        let version = told.version;
+        let tag = HeaderValue::from_str(&format!("\"{version}\""));
+        let tag = tag.map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
+        Ok(Stand { beat, version, tag, body: Yes::new(told).text().into() })
+    });
+    let stand = stand.await?;
+    state.kept.keep_stand(view.clone(), stand.clone());
+    Ok(stand)
 }
 
 /// Where a DAG stands: its latest run, or its latest revision.

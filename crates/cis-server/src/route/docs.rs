@@ -1,14 +1,15 @@
 //! What there is to call: the OpenAPI document, and a page that shows it. The page is ours and whole: it loads nothing
 //! from anywhere else, and says so to the browser.
 
-use axum::Extension;
+use std::sync::LazyLock;
+
 use axum::body::{Body, Bytes};
 use axum::extract::Path;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use utoipa::openapi::OpenApi;
+use serde_json::json;
 
-use crate::document::NODE;
+use crate::document::{self, NODE};
 use crate::say::{Said, not_found};
 
 const HTML: &str = include_str!("../docs/page.html");
@@ -19,21 +20,15 @@ const STYLE: &str = include_str!("../docs/page.css");
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
-/// The document as it is sent.
-#[derive(Debug, Clone)]
-pub(super) struct Text(Bytes);
-
-impl Text {
-    pub(super) fn of(document: &OpenApi) -> Self {
-        Self(serde_json::json!(document).to_string().into())
-    }
-}
+/// The document as it is sent; made for the first who asks, since most nodes are never asked, and it takes megabytes.
+static TEXT: LazyLock<Bytes> =
+    LazyLock::new(|| json!(document::complete(super::calls().into_openapi())).to_string().into());
 
 /// This document.
 #[utoipa::path(get, path = "/api/v1/openapi.json", tag = NODE,
     responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json")))]
-pub(super) async fn openapi(Extension(Text(text)): Extension<Text>) -> Response {
-    sent("application/json", text.into())
+pub(super) async fn openapi() -> Response {
+    sent("application/json", TEXT.clone().into())
 }
 
 /// A page that shows this document.

@@ -11,10 +11,10 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Position;
-use cis_engine::coordinator::handle::next_look;
-use cis_store::sqlite::{LogLine, Reader};
+use cis_core::source::Timestamp;
+use cis_store::sqlite::LogLine;
 use serde::Deserialize;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
@@ -22,14 +22,11 @@ use super::Args;
 use crate::State;
 use crate::document::EVENTS;
 use crate::door::Holder;
+use crate::hub::{BATCH, News};
 use crate::say::Said;
 
-/// The log is looked at no more often than this, however much happens.
-const TICK: Duration = Duration::from_millis(20);
-
-/// Events read at once, and events that may wait for a slow follower before it is read no further.
-const BATCH: u32 = 256;
-const AHEAD: usize = 64;
+/// Events that may wait for the connection before no more are told.
+const AHEAD: usize = 8;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -67,54 +64,106 @@ pub(super) async fn follow(
         None => state.reads.read(|reader| Ok(reader.last_position()?)).await?,
     };
     let (to, events) = mpsc::channel(AHEAD);
-    tokio::spawn(tell(state, holder, filter, from, to));
+    let tokens = state.kept.tokens_changed();
+    tokio::spawn(Follower { state, holder, tokens, filter, from, to }.follow());
     Ok(Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::default()).into_response())
 }
 
-async fn tell(
+/// Somebody who follows along.
+struct Follower {
     state: State,
     holder: Holder,
+    tokens: watch::Receiver<u64>,
     filter: Filter,
-    mut from: Position,
+    /// Up to here everything has been told.
+    from: Position,
     to: mpsc::Sender<Result<Event, Infallible>>,
-) {
-    let _follower = state.meter.follower();
-    let mut changes = state.node.changes();
-    loop {
-        let seen = *changes.borrow_and_update();
-        let (asked, now) = (holder.clone(), state.node.now());
-        let look = move |reader: &Reader| Ok((asked.look_up(reader)?, reader.log(from, BATCH)?));
-        let Ok((token, lines)) = state.reads.read(look).await else { return };
-        // Whoever may no longer call hears no more.
-        let Some(token) = token.filter(|token| token.is_good(now)) else { return };
-        let more = lines.len() == BATCH as usize;
-        for line in lines {
-            from = line.position;
-            if !filter.wants(&token.caller, &line) {
-                continue;
-            }
-            let gone = crate::gone(state.leaving.clone());
-            let sent =
-                tokio::select! { sent = to.send(Ok(event(&line))) => sent.is_ok(), () = gone => false };
-            if !sent {
+}
+
+impl Follower {
+    async fn follow(mut self) {
+        let _counted = self.state.meter.follower();
+        // Behind at first, and whenever it has not kept up: then it reads for itself.
+        while let Ok(mut following) = self.state.hub.follow(self.filter.dag.clone(), &self.state.reads).await
+        {
+            if !self.catch_up(following.from).await {
                 return;
             }
-        }
-        if more {
-            continue;
-        }
-        let runs_out = async {
-            match token.expires_at {
-                Some(at) => tokio::time::sleep(Duration::from_millis(at.since(now).0)).await,
-                None => std::future::pending().await,
+            loop {
+                let runs_out = runs_out(self.holder.token.expires_at, self.state.node.now());
+                let news = tokio::select! {
+                    news = following.news.recv() => news,
+                    () = crate::gone(self.state.leaving.clone()) => return,
+                    () = self.to.closed() => return,
+                    () = runs_out => return,
+                    changed = self.tokens.changed() => match changed.is_ok() && self.may_hear().await {
+                        true => continue,
+                        false => return,
+                    },
+                };
+                match news {
+                    Some(news) => {
+                        if !self.hear(&news).await {
+                            return;
+                        }
+                    }
+                    None => break,
+                }
             }
-        };
-        tokio::select! {
-            looks = next_look(&mut changes, seen, TICK) => if !looks { return },
-            () = crate::gone(state.leaving.clone()) => return,
-            () = to.closed() => return,
-            () = runs_out => return,
         }
+    }
+
+    /// Reads from the store up to `until`, and whatever is there beyond; false when there is nobody to tell.
+    async fn catch_up(&mut self, until: Position) -> bool {
+        while self.from < until {
+            let from = self.from;
+            let lines = self.state.reads.read(move |reader| Ok(reader.log(from, BATCH)?)).await;
+            let Ok(lines) = lines else { return false };
+            if lines.is_empty() {
+                return true;
+            }
+            for line in lines {
+                if !self.hear(&News::of(line)).await {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Tells of an event, if it is for them; false when there is nobody to tell.
+    async fn hear(&mut self, news: &News) -> bool {
+        if news.line.position <= self.from {
+            return true;
+        }
+        self.from = news.line.position;
+        // Whoever may no longer call hears no more.
+        if self.tokens.has_changed().unwrap_or(true) && !self.may_hear().await {
+            return false;
+        }
+        if !self.filter.wants(&self.holder.token.caller, &news.line) {
+            return true;
+        }
+        let gone = crate::gone(self.state.leaving.clone());
+        tokio::select! { sent = self.to.send(Ok(news.event.clone())) => sent.is_ok(), () = gone => false }
+    }
+
+    async fn may_hear(&mut self) -> bool {
+        self.tokens.mark_unchanged();
+        match self.holder.again(&self.state).await {
+            Ok(Some(holder)) => {
+                self.holder = holder;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+async fn runs_out(at: Option<Timestamp>, now: Timestamp) {
+    match at {
+        Some(at) => tokio::time::sleep(Duration::from_millis(at.since(now).0)).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -127,8 +176,4 @@ impl Filter {
             && is(&self.run, line.run_id.map(|run| run.to_string()).as_deref())
             && is(&self.kind, Some(&line.kind()))
     }
-}
-
-fn event(line: &LogLine) -> Event {
-    Event::default().id(line.position.to_string()).event(line.kind()).data(line.cloud_event().to_string())
 }

@@ -103,16 +103,11 @@ async fn tell(
     loop {
         let seen = *changes.borrow_and_update();
         ear.iter_mut().for_each(Ear::forget);
-        let (asked, now) = (holder.clone(), state.node.now());
-        let look = move |reader: &Reader| {
-            let token = asked.look_up(reader)?;
-            let next = lines.next(reader)?;
-            Ok((token, next, lines))
-        };
-        let Ok((token, next, read)) = state.reads.read(look).await else { return };
+        let look = move |reader: &Reader| Ok((lines.next(reader)?, lines));
+        let Ok((next, read)) = state.reads.read(look).await else { return };
         lines = read;
         // Whoever may no longer call hears no more.
-        if !token.is_some_and(|token| token.is_good(now)) {
+        if !matches!(holder.again(&state).await, Ok(Some(_))) {
             return;
         }
         let gone = crate::gone(state.leaving.clone());

@@ -31,13 +31,13 @@ mod why;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request, State as Has};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use axum::{Extension, Router};
 use cis_core::access::Caller;
 use cis_core::dag::parse::duration;
 use cis_core::error::{ErrorCode, Refusal};
@@ -55,7 +55,7 @@ use utoipa_axum::routes;
 use crate::State;
 use crate::answer::{Nodes, Up};
 use crate::body;
-use crate::document::{self, NODE};
+use crate::document::NODE;
 use crate::limit::{BodyRoom, Share};
 use crate::say::{No, Yes, expected, yes};
 use crate::trace::Trace;
@@ -121,10 +121,9 @@ pub(crate) fn calls() -> OpenApiRouter<State> {
 }
 
 pub(crate) fn router(state: State) -> Router {
-    let (calls, drafted) = calls().split_for_parts();
+    let (calls, _) = calls().split_for_parts();
     calls
         .layer(axum::extract::DefaultBodyLimit::disable())
-        .layer(Extension(docs::Text::of(&document::complete(drafted))))
         .layer(from_fn_with_state(state.clone(), crate::door::guard))
         .fallback(async || No::from(Refusal::new(ErrorCode::NotFound, "no such call")))
         .layer(from_fn_with_state(state.clone(), crate::observe::observe))
