@@ -171,7 +171,8 @@ pub(crate) fn write_once(path: &Path, text: &str) -> io::Result<()> {
 
 /// In hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value & 15)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }
 
 fn lock(file: File) -> io::Result<Option<CoordinatorLock>> {

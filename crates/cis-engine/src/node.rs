@@ -47,7 +47,7 @@ pub struct Node {
     pub(crate) handle: Handle,
     pub(crate) desk: Desk,
     pub(crate) logs: Logs,
-    options: Options,
+    options: Arc<Options>,
     skill_dirs: Arc<[PathBuf]>,
     /// Begun by the first who follows a log.
     growth: Arc<OnceCell<Arc<Growth>>>,
@@ -62,7 +62,8 @@ impl Host {
         })?;
         let (here, store) = session::wait_and_start(&options)?;
         let (handle, desk, logs) = (here.handle(), Desk::default(), Logs::default());
-        let (skill_dirs, growth) = (context.skill_dirs.into(), Arc::default());
+        let (options, growth) = (Arc::new(options), Arc::default());
+        let skill_dirs = context.skill_dirs.into();
         let node = Node { store, handle, desk, logs, options, skill_dirs, growth };
         Ok(Self { here, node })
     }

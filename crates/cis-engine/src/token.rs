@@ -8,6 +8,8 @@ use cis_store::port::NewToken;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::data_dir::hex;
+
 /// What a secret begins with, so that it is known for one wherever it turns up.
 const MARK: &str = "cis_";
 
@@ -45,5 +47,5 @@ pub fn secret_hash(secret: &str) -> String {
 
 /// SHA-256, in hex.
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(bytes))
 }

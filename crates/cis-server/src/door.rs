@@ -165,15 +165,12 @@ async fn holder(headers: &HeaderMap, from: IpAddr, state: &State) -> Result<Hold
         return Err(Refusal::new(ErrorCode::Unauthorized, "this takes a token")
             .hint("send `Authorization: Bearer cis_…`; `cis token create` makes one"));
     };
-    let token = match state.kept.token(&secret_hash) {
-        Some(token) => Some(token),
-        None => {
-            state.limits.check_stranger(from, &secret_hash, Instant::now())?;
-            // Looked up by the hash of 256 random bits: how long that takes tells nobody anything about the secret.
-            state.kept.find_token(&secret_hash, &state.reads).await?
-        }
-    };
-    match token {
+    if let Some(token) = state.kept.token(&secret_hash).filter(|token| token.is_good(now)) {
+        return Ok(Holder { secret_hash: Some(secret_hash), token });
+    }
+    state.limits.check_stranger(from, &secret_hash, Instant::now())?;
+    // Looked up by the hash of 256 random bits: how long that takes tells nobody anything about the secret.
+    match state.kept.find_token(&secret_hash, &state.reads).await? {
         Some(token) if token.is_good(now) => {
             state.limits.note_friend(&secret_hash);
             Ok(Holder { secret_hash: Some(secret_hash), token })

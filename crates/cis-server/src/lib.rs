@@ -49,6 +49,7 @@ use std::time::Duration;
 use cis_core::did::Did;
 use cis_core::source::{Millis, Timestamp};
 use cis_engine::node::Node;
+use cis_engine::system::System;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -60,6 +61,7 @@ use kept::Kept;
 use limit::Limits;
 use meter::Meter;
 use reads::Reads;
+use trace::Names;
 
 /// How long requests under way have to end when the node shuts down.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
@@ -101,16 +103,28 @@ impl About {
     }
 }
 
-/// What every request has at hand.
+/// What every request has at hand. It is cloned several times for each.
 #[derive(Debug, Clone)]
-struct State {
+struct State(Arc<Parts>);
+
+impl std::ops::Deref for State {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+#[derive(Debug)]
+struct Parts {
     node: Node,
     reads: Reads,
-    kept: Arc<Kept>,
+    kept: Kept,
     hub: Arc<Hub>,
-    options: Arc<Options>,
+    options: Options,
     limits: Arc<Limits>,
-    meter: Arc<Meter>,
+    meter: Meter,
+    names: Names,
     /// Becomes true when the node shuts down: whoever waits stops waiting.
     leaving: watch::Receiver<bool>,
 }
@@ -118,11 +132,12 @@ struct State {
 /// Serves until `leaving` becomes true, then lets requests under way end.
 pub async fn serve(listener: TcpListener, node: Node, options: Options, leaving: watch::Receiver<bool>) {
     let (reads, limits) = (Reads::new(node.clone()), Arc::new(Limits::new(options.rate)));
-    let (options, meter) = (Arc::new(options), Arc::new(Meter::new(Instant::now())));
+    let (meter, names) = (Meter::new(Instant::now()), Names::new(&System));
     let (claimers, views) = (node.clone(), reads.clone());
-    let (kept, hub) = (Arc::new(Kept::new(node.pulse())), Arc::new(Hub::new(node.pulse())));
+    let (kept, hub) = (Kept::new(node.pulse()), Arc::new(Hub::new(node.pulse())));
     let followers = hub.clone();
-    let state = State { node, reads, kept, hub, options, limits, meter, leaving: leaving.clone() };
+    let parts = Parts { node, reads, kept, hub, options, limits, meter, names, leaving: leaving.clone() };
+    let state = State(Arc::new(parts));
     tokio::select! {
         () = listen::serve(listener, route::router(state), leaving.clone()) => {}
         // Only if the coordinator is gone: then there is nobody left to serve.

@@ -151,11 +151,15 @@ impl Limits {
                     Arc::strong_count(share) > 1 || !lock(&share.bucket).is_full(self.rate, burst, now)
                 });
             }
-            let share = shares.entry(identity.to_owned()).or_insert_with(|| {
-                let own = Room::new(OWN_WORKING_MAX, OWN_WAITING_MAX, OWN_BODIES_MAX);
-                Arc::new(Share { bucket: Mutex::new(Bucket::full(burst, now)), own })
-            });
-            share.clone()
+            match shares.get(identity) {
+                Some(share) => share.clone(),
+                None => {
+                    let own = Room::new(OWN_WORKING_MAX, OWN_WAITING_MAX, OWN_BODIES_MAX);
+                    let share = Arc::new(Share { bucket: Mutex::new(Bucket::full(burst, now)), own });
+                    shares.insert(identity.to_owned(), share.clone());
+                    share
+                }
+            }
         };
         if !lock(&share.bucket).take(self.rate, burst, now) {
             let why = format!("`{identity}` makes more than {} requests a second", self.rate);

@@ -4,7 +4,6 @@
 use axum::extract::{MatchedPath, Request, State as Has};
 use axum::middleware::Next;
 use axum::response::Response;
-use cis_engine::system::System;
 use tokio::time::Instant;
 
 use crate::State;
@@ -16,22 +15,31 @@ use crate::trace::{TRACEPARENT, Trace};
 
 /// Follows a request through.
 pub(crate) async fn observe(Has(state): Has<State>, mut request: Request, next: Next) -> Response {
-    let trace = Trace::of(request.headers(), &System);
-    let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let (route, waits) = (route(&request, path.as_deref()), may_wait(path.as_deref(), request.uri()));
+    let trace = Trace::of(request.headers(), &state.names);
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let path = path.as_ref().map(MatchedPath::as_str);
+    let (route, waits) = (route(&request, path), may_wait(path, request.uri()));
     request.extensions_mut().insert(trace.clone());
     let began = Instant::now();
     let mut response = next.run(request).await;
     let (took, status) = (began.elapsed(), response.status().as_u16());
     state.meter.count(route, status, (!waits).then_some(took));
     let (method, path) = route;
-    let Trace { trace_id, request_id, .. } = &trace;
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     match response.extensions().get::<Why>() {
         Some(Why(why)) => {
-            tracing::error!(method, path, status, took_ms, trace_id, request_id, why, "request failed")
+            let (trace_id, request_id) = (trace.trace_id(), trace.request_id());
+            tracing::error!(method, path, status, took_ms, trace_id, request_id, why, "request failed");
         }
-        None => tracing::debug!(method, path, status, took_ms, trace_id, request_id, "request"),
+        None => tracing::debug!(
+            method,
+            path,
+            status,
+            took_ms,
+            trace_id = trace.trace_id(),
+            request_id = trace.request_id(),
+            "request"
+        ),
     }
     if let Some(header) = trace.header() {
         response.headers_mut().insert(TRACEPARENT, header);

@@ -1,5 +1,7 @@
 //! Which trace a request belongs to, as the W3C's Trace Context says it in `traceparent`.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use axum::http::{HeaderMap, HeaderValue};
 use cis_core::source::Random;
 
@@ -11,43 +13,69 @@ pub(crate) const TRACEPARENT: &str = "traceparent";
 pub(crate) struct Trace {
     /// As the caller gave it, if that can be understood.
     pub(crate) given: Option<String>,
-    pub(crate) trace_id: String,
+    trace_id: u128,
     /// The request's own part: what logs know it by.
-    pub(crate) request_id: String,
-    flags: String,
+    request_id: u64,
+    flags: u8,
+}
+
+/// Where names of requests come from: no two are alike, and they are no secret.
+#[derive(Debug)]
+pub(crate) struct Names {
+    start: u64,
+    given: AtomicU64,
+}
+
+impl Names {
+    pub(crate) fn new(random: &dyn Random) -> Self {
+        Self { start: random.bits(), given: AtomicU64::new(0) }
+    }
+
+    fn next(&self) -> u64 {
+        let count = self.given.fetch_add(1, Ordering::Relaxed);
+        // Scatters what is counted over all of the numbers, each to one of its own (SplitMix64).
+        let mut mixed = self.start.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
 }
 
 impl Trace {
     /// Of a request with these headers. What cannot be understood counts as absent, as the W3C wants it.
-    pub(crate) fn of(headers: &HeaderMap, random: &dyn Random) -> Self {
+    pub(crate) fn of(headers: &HeaderMap, names: &Names) -> Self {
         let mut given = headers.get_all(TRACEPARENT).iter();
         let only = given.next().filter(|_| given.next().is_none()).and_then(|value| value.to_str().ok());
-        let request_id = format!("{:016x}", random.bits() | 1);
+        // None of them may be nothing but zeros.
+        let request_id = names.next() | 1;
         match only.and_then(parts) {
-            Some((trace_id, flags)) => Self {
-                given: only.map(ToOwned::to_owned),
-                trace_id: trace_id.to_owned(),
-                request_id,
-                flags: flags.to_owned(),
-            },
-            None => Self {
-                given: None,
-                trace_id: format!("{:016x}{:016x}", random.bits(), random.bits() | 1),
-                request_id,
-                flags: "00".to_owned(),
-            },
+            Some((trace_id, flags)) => {
+                Self { given: only.map(ToOwned::to_owned), trace_id, request_id, flags }
+            }
+            None => {
+                let trace_id = u128::from(names.start) << 64 | u128::from(request_id);
+                Self { given: None, trace_id, request_id, flags: 0 }
+            }
         }
+    }
+
+    pub(crate) fn trace_id(&self) -> String {
+        format!("{:032x}", self.trace_id)
+    }
+
+    pub(crate) fn request_id(&self) -> String {
+        format!("{:016x}", self.request_id)
     }
 
     /// What the caller is told.
     pub(crate) fn header(&self) -> Option<HeaderValue> {
         let Self { trace_id, request_id, flags, .. } = self;
-        HeaderValue::from_str(&format!("00-{trace_id}-{request_id}-{flags}")).ok()
+        HeaderValue::from_str(&format!("00-{trace_id:032x}-{request_id:016x}-{flags:02x}")).ok()
     }
 }
 
 /// The trace's id and flags, of `00-TRACE-PARENT-FLAGS`. Later versions may go on after that.
-fn parts(text: &str) -> Option<(&str, &str)> {
+fn parts(text: &str) -> Option<(u128, u8)> {
     let mut fields = text.split('-');
     let mut hex = |digits: usize| {
         let is_hex = |field: &&str| {
@@ -59,7 +87,8 @@ fn parts(text: &str) -> Option<(&str, &str)> {
     let nothing = |id: &str| id.bytes().all(|b| b == b'0');
     let more = fields.next().is_some();
     let wrong = version == "ff" || (version == "00" && more) || nothing(trace_id) || nothing(parent);
-    (!wrong).then_some((trace_id, flags))
+    let read = u128::from_str_radix(trace_id, 16).ok().zip(u8::from_str_radix(flags, 16).ok());
+    read.filter(|_| !wrong)
 }
 
 #[cfg(test)]
@@ -77,7 +106,7 @@ mod tests {
     fn trace(value: &str) -> Trace {
         let mut headers = HeaderMap::new();
         headers.insert(TRACEPARENT, value.parse().unwrap());
-        Trace::of(&headers, &Same)
+        Trace::of(&headers, &Names::new(&Same))
     }
 
     #[test]
@@ -86,7 +115,7 @@ mod tests {
         let trace = trace(given);
         assert_eq!(trace.given.as_deref(), Some(given));
         let told = trace.header().unwrap();
-        assert_eq!(told, "00-4bf92f3577b34da6a3ce929d0e0e4736-00000000000000ab-01");
+        assert_eq!(told, format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{}-01", trace.request_id()).as_str());
     }
 
     #[test]
@@ -102,8 +131,16 @@ mod tests {
             format!("00-{id}-00f067aa0ba902b7-01-more"),
         ] {
             let fresh = trace(&wrong);
-            assert_eq!((fresh.given.as_deref(), fresh.trace_id.len()), (None, 32), "{wrong}");
+            assert_eq!(fresh.given, None, "{wrong}");
+            assert_ne!(fresh.trace_id(), id, "{wrong}");
         }
-        assert_eq!(trace(&format!("01-{id}-00f067aa0ba902b7-01-more")).trace_id, id, "a later version");
+        assert_eq!(trace(&format!("01-{id}-00f067aa0ba902b7-01-more")).trace_id(), id, "a later version");
+    }
+
+    #[test]
+    fn no_two_requests_have_one_name() {
+        let names = Names::new(&Same);
+        let given: std::collections::HashSet<u64> = (0..10_000).map(|_| names.next()).collect();
+        assert_eq!(given.len(), 10_000);
     }
 }

@@ -95,13 +95,15 @@ fn flood(
     ask: impl Fn(&mut crate::wire::Wire, u64) -> Result<()> + Sync,
 ) -> Result<f64> {
     let answered = AtomicU64::new(0);
+    let wires = server.readers(CONNECTIONS)?;
     let watch = Stopwatch::start();
     thread::scope(|scope| {
-        let asking: Vec<_> = (0..CONNECTIONS as u64)
-            .map(|n| {
+        let asking: Vec<_> = (0..)
+            .zip(wires)
+            .map(|(n, mut wire)| {
                 let (ask, answered) = (&ask, &answered);
                 scope.spawn(move || -> Result<()> {
-                    let (mut wire, mut random) = (server.wire()?, n + 1);
+                    let mut random: u64 = n + 1;
                     while watch.elapsed() < lasts {
                         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(n);
                         ask(&mut wire, random >> 33)?;

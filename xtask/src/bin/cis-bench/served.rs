@@ -49,6 +49,21 @@ impl Served {
         Wire::open(self.address, &self.token)
     }
 
+    /// The same for as many callers, each somebody else: what one may ask in a second is limited.
+    pub(crate) fn readers(&self, count: usize) -> Result<Vec<Wire>> {
+        if self.data_dir.is_none() {
+            return (0..count).map(|_| self.wire()).collect();
+        }
+        let mut owner = self.wire()?;
+        (0..count)
+            .map(|n| {
+                let reader = json!({"identity": format!("reader-{n}"), "as": "reader"}).to_string();
+                let made = owner.json("POST", "/api/v1/tokens", &reader)?;
+                Wire::open(self.address, made["token"].as_str().context("no token")?)
+            })
+            .collect()
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
