@@ -43,6 +43,8 @@ pub enum ErrorCode {
     NotYetSupported,
     /// The store, the coordinator or the runner cannot be reached or used.
     Unavailable,
+    /// The database says something that cannot be, or cannot be read at all.
+    DatabaseDamaged,
     /// A defect of CIS itself.
     Internal,
 }

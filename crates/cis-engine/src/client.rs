@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::command::{Command, Reply};
+use crate::command::{About, Command, Reply};
 use crate::data_dir::DataDir;
 use crate::server::Request;
 use crate::wire;
@@ -44,10 +44,15 @@ impl Client {
     /// Does a coordinator answer that means to stay? A process that is stopped accepts connections all the same,
     /// so this waits only for [`HELLO_MAX`].
     pub fn hello(&mut self) -> io::Result<bool> {
+        Ok(self.about()?.is_some())
+    }
+
+    /// What it says of itself; nothing, if it is going.
+    pub fn about(&mut self) -> io::Result<Option<About>> {
         self.stream.set_read_timeout(Some(HELLO_MAX))?;
         let reply = self.call(Command::Hello);
         self.stream.set_read_timeout(None)?;
-        Ok(matches!(reply?, Reply::Hello(_)))
+        Ok(reply?.hello().ok())
     }
 
     /// Asks and waits for the answer. An error means the coordinator is gone; asking the next one again is safe.

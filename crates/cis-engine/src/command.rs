@@ -13,6 +13,7 @@ use cis_store::port::{Approve, Approved, IdempotencyKey, Once, Published, RunRef
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::context::Context;
+use crate::recovery::Recovery;
 use crate::token::FreshToken;
 
 /// What is asked.
@@ -111,6 +112,9 @@ pub struct About {
     /// It claims nothing more.
     #[serde(default)]
     pub draining: bool,
+    /// What it found when it began.
+    #[serde(default)]
+    pub recovery: Option<Recovery>,
 }
 
 /// A definition that is shared inside a process and travels in its stored form between processes.

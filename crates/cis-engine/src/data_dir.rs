@@ -7,7 +7,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use cis_core::id::RunId;
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{Epoch, RunId};
+use cis_store::port::damaged;
 
 use crate::system;
 
@@ -87,27 +89,47 @@ impl DataDir {
 
     /// Where an attempt's output is.
     pub fn log(&self, run: i64, execution: i64, attempt: u32) -> PathBuf {
-        self.root.join("logs").join(Self::log_name(run, execution, attempt))
+        self.all_logs().join(Self::log_name(run, execution, attempt))
+    }
+
+    /// Where the output of all runs is.
+    pub fn all_logs(&self) -> PathBuf {
+        self.root.join("logs")
     }
 
     /// Where the output of a run's attempts is.
     pub fn logs(&self, run: i64) -> PathBuf {
-        self.root.join("logs").join(run.to_string())
+        self.all_logs().join(run.to_string())
     }
 
     /// Where an attempt may write its outputs.
     pub fn output(&self, execution: i64, fence: i64) -> PathBuf {
-        self.root.join("outputs").join(format!("{execution}.{fence}"))
+        self.outputs().join(format!("{execution}.{fence}"))
+    }
+
+    /// Where attempts may write their outputs.
+    pub fn outputs(&self) -> PathBuf {
+        self.root.join("outputs")
+    }
+
+    /// Where environments and directories of unfinished runs are kept.
+    pub fn contexts(&self) -> PathBuf {
+        self.root.join("contexts")
+    }
+
+    /// Where a backup is taken apart.
+    pub fn restoring(&self) -> PathBuf {
+        self.root.join("restoring")
     }
 
     /// Where a run's environment and directory are kept.
     pub fn context(&self, run: i64) -> PathBuf {
-        self.root.join("contexts").join(format!("{run}.json"))
+        self.contexts().join(format!("{run}.json"))
     }
 
     /// Where they are kept until the store knows the run.
     pub fn context_of_new(&self, run: RunId) -> PathBuf {
-        self.root.join("contexts").join(format!("{run}.json"))
+        self.contexts().join(format!("{run}.json"))
     }
 
     /// Where the surroundings of runs that came over the network are kept.
@@ -133,6 +155,41 @@ impl DataDir {
     /// Which boot of the machine the last coordinator saw.
     pub fn boot(&self) -> PathBuf {
         self.root.join("boot")
+    }
+
+    /// Notes that the coordinator of this epoch has stopped in good order. Nothing needs to be undone when the next one
+    /// begins: it has a higher epoch.
+    pub fn note_stop(&self, epoch: Epoch) -> io::Result<()> {
+        fs::write(self.stopped(), epoch.to_string())
+    }
+
+    /// The last coordinator that stopped in good order, as far as is known.
+    pub fn last_stop(&self) -> Option<Epoch> {
+        fs::read_to_string(self.stopped()).ok()?.parse().ok().map(Epoch)
+    }
+
+    fn stopped(&self) -> PathBuf {
+        self.root.join("stopped")
+    }
+
+    /// Refuses a directory that coordinators have been in and whose database is gone, or empty: to begin a new one
+    /// would hide that, and destroy what SQLite's log may still hold.
+    pub fn check_database(&self) -> Result<(), Refusal> {
+        let there = fs::metadata(self.database()).is_ok_and(|file| file.len() > 0);
+        if there || !self.boot().exists() {
+            return Ok(());
+        }
+        let root = self.root.display();
+        Err(damaged(&format!("`{root}` had one, and now `dag.db` is gone or empty")))
+    }
+
+    /// Refuses a directory that nothing was ever written to.
+    pub fn check_used(&self) -> Result<(), Refusal> {
+        if self.database().exists() || self.boot().exists() {
+            return Ok(());
+        }
+        let why = format!("nothing was ever written to `{}`", self.root.display());
+        Err(Refusal::new(ErrorCode::NotFound, why).hint("`--data-dir` says where else to look"))
     }
 
     /// Becomes the coordinator, unless someone is.
@@ -167,6 +224,12 @@ pub(crate) fn write_once(path: &Path, text: &str) -> io::Result<()> {
         linked => linked,
     }?;
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}
+
+/// What is in a directory; nothing, if there is none.
+pub(crate) fn names(directory: &Path) -> Vec<String> {
+    let name = |entry: fs::DirEntry| entry.file_name().into_string().ok();
+    fs::read_dir(directory).into_iter().flatten().flatten().filter_map(name).collect()
 }
 
 /// In hexadecimal.

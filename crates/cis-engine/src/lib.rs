@@ -27,6 +27,9 @@
 //! | [`logs`] | what tasks printed, a line at a time |
 //! | [`growth`] | hearing that logs grow |
 //! | [`why`] | what a run waits for |
+//! | [`recovery`], `inspection` | what a coordinator found when it began; looking the database over after a kill |
+//! | [`doctor`] | is everything of a data directory in order? |
+//! | [`backup`], [`restore`] | a data directory in one file, and back |
 //! | [`context`] | the environment and directory a run starts its tasks in |
 //! | [`skill`] | finding, describing and pinning skills |
 //! | [`identity`] | a node's key and its DID |
@@ -35,6 +38,7 @@
 //! | `wire` | how commands travel over `cis.sock` |
 
 pub mod again;
+pub mod backup;
 pub mod client;
 pub mod command;
 pub mod context;
@@ -42,11 +46,15 @@ pub mod coordinator;
 pub mod data_dir;
 mod desk;
 mod dispatch;
+pub mod doctor;
 pub mod growth;
 pub mod identity;
+mod inspection;
 pub mod logs;
 pub mod node;
+pub mod recovery;
 pub mod report;
+pub mod restore;
 mod runner_link;
 pub mod select;
 pub mod server;

@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::RunKey;
+use cis_core::id::{Epoch, RunKey};
 use cis_store::port::{RunRef, StartRun};
 use cis_store::sqlite::SqliteStore;
 
@@ -28,6 +28,8 @@ use crate::context::Context;
 use crate::coordinator::handle::next_look;
 use crate::coordinator::{Changes, Coordinator, Handle, Options, SELF};
 use crate::data_dir::CoordinatorLock;
+use crate::inspection::Inspection;
+use crate::recovery::Recovery;
 use crate::server::Server;
 use crate::system::System;
 
@@ -96,6 +98,14 @@ impl Session {
     /// Is the coordinator in this process?
     pub fn is_here(&self) -> bool {
         matches!(self.link, Link::Here(_))
+    }
+
+    /// What the coordinator in this process found when it began; nothing if it is elsewhere.
+    pub fn recovery(&mut self) -> Result<Option<Recovery>, Refusal> {
+        if !self.is_here() {
+            return Ok(None);
+        }
+        Ok(self.ask(Command::Hello)?.hello()?.recovery)
     }
 
     /// Asks, and asks again if the coordinator goes away before it answers.
@@ -339,6 +349,7 @@ async fn live(
     runtime: tokio::runtime::Handle,
     ready: mpsc::Sender<(Handle, tokio::runtime::Handle, SqliteStore)>,
 ) -> Result<(), Refusal> {
+    options.data_dir.check_database()?;
     let store = SqliteStore::open(&options.data_dir.database(), options.durability)?;
     // Before anything is recorded: what ended while nobody coordinated is told of as well.
     store.keep_notices(options.notices.clone());
@@ -346,10 +357,19 @@ async fn live(
     let (coordinator, handle) =
         Coordinator::start(store.clone().here(), options, Arc::new(System), Arc::new(System)).await?;
     let server = Server::listen(&data_dir, handle.clone()).map_err(|e| unreachable(&e))?;
+    let Recovery { epoch, unclean, .. } = *coordinator.recovery();
+    // Without a thread to look on, the next coordinator looks.
+    let inspection = if unclean { Inspection::begin(&data_dir, &store, &handle).ok() } else { None };
     let _ = ready.send((handle, runtime, store));
     let store = coordinator.run().await;
     drop(server);
+    // Before the store is closed: whoever still reads keeps it from folding its log.
+    let sound = inspection.map_or(!unclean, Inspection::end);
     store?.close();
+    if sound {
+        // Where it cannot be noted, the next one looks once more.
+        let _ = data_dir.note_stop(Epoch(epoch));
+    }
     Ok(())
 }
 

@@ -16,7 +16,8 @@ use rustix::time::Timespec;
 
 use crate::clock::{NS_PER_MS, boot_ns, pause};
 use crate::door;
-use crate::serve::LOCK;
+use crate::journal;
+use crate::serve::{JOURNAL, LOCK};
 use crate::spawn::spawn_detached;
 
 pub use crate::frame::{Decoder, FrameError, encode};
@@ -97,6 +98,11 @@ pub fn connect_or_spawn(data_dir: &Path, exe: &Path) -> io::Result<UnixStream> {
         }
         pause(BETWEEN_TRIES);
     }
+}
+
+/// The highest epoch of a coordinator that a runner of `data_dir` has served. It serves no lower one any more.
+pub fn epoch_seen(data_dir: &Path) -> io::Result<i64> {
+    journal::epoch_seen(&data_dir.join(JOURNAL))
 }
 
 fn no_runner(data_dir: &Path, held: bool) -> io::Error {

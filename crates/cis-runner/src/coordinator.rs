@@ -135,8 +135,11 @@ impl Runner {
             Place::Running(_) | Place::Remnant => KnownState::Running,
             Place::Ended(_) => KnownState::Ended,
         };
-        let mut attempts: Vec<Known> =
-            self.known.iter().map(|(key, place)| Known { key: *key, state: state(place) }).collect();
+        let known = |(key, place): (&AttemptKey, &Place)| {
+            let remnant = matches!(place, Place::Remnant);
+            Known { key: *key, state: state(place), remnant }
+        };
+        let mut attempts: Vec<Known> = self.known.iter().map(known).collect();
         attempts.sort_unstable_by_key(|known| known.key);
         let ended: Vec<AttemptKey> =
             attempts.iter().filter(|known| known.state == KnownState::Ended).map(|known| known.key).collect();

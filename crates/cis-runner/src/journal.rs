@@ -121,6 +121,15 @@ impl Journal {
     }
 }
 
+/// The highest coordinator epoch that a journal knows of; 0 if there is none.
+pub(crate) fn epoch_seen(path: &Path) -> io::Result<i64> {
+    match File::open(path) {
+        Ok(file) => Ok(recall(io::BufReader::new(file), "")?.epoch),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
 fn push_line(lines: &mut String, line: std::fmt::Arguments<'_>) {
     // Writing to a String does not fail.
     let _ = writeln!(lines, "{line}");

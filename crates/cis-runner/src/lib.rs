@@ -23,6 +23,7 @@
 //! | `attempt` | one attempt: process, pipes, log, timers |
 //! | `spawn` | starting a process |
 //! | `stray` | finding what escaped from an attempt |
+//! | [`marked`] | the same as seen from outside, for whoever looks after a directory |
 //! | `remnant` | what an earlier, killed runner left running |
 //! | `journal` | what was started and how it ended, across crashes of the runner |
 //! | `door` | the socket |
@@ -39,6 +40,7 @@ mod error;
 pub mod frame;
 mod journal;
 pub mod log;
+pub mod marked;
 mod process;
 pub mod protocol;
 mod remnant;

@@ -97,6 +97,9 @@ pub const STARTED_AFTER_MS: u64 = 20;
 pub struct Known {
     pub key: AttemptKey,
     pub state: KnownState,
+    /// The runner that started it was killed: it is being ended, and will be told as interrupted.
+    #[serde(default)]
+    pub remnant: bool,
 }
 
 /// Where it stands.

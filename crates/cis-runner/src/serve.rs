@@ -23,6 +23,9 @@ use crate::stray::{Cookies, Strays};
 /// The lock's name in the data directory: whoever holds it is the runner.
 pub(crate) const LOCK: &str = "runner.lock";
 
+/// The journal's name there.
+pub(crate) const JOURNAL: &str = "runner.journal";
+
 /// A benchmark aid: with `CIS_RUNNER_INSTANT=1` in its environment a runner journals attempts and answers that
 /// they exited with 0, without starting anything. What a coordinator then takes per task is its own share.
 pub const INSTANT: &str = "CIS_RUNNER_INSTANT";
@@ -77,7 +80,7 @@ impl Place {
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
             .map_err(|error| Error::io("read the boot id", error))?;
         let boot_id = boot_id.trim().to_owned();
-        let journal_path = self.path.join("runner.journal");
+        let journal_path = self.path.join(JOURNAL);
         let (journal, recalled) = Journal::open(&journal_path, &boot_id)
             .map_err(|error| Error::io(format!("open `{}`", journal_path.display()), error))?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| Error::io("make an epoll", error))?;

@@ -29,6 +29,7 @@ pub fn page(code: ErrorCode) -> &'static str {
         Ambiguous
         AwaitingConfirmation
         ContentConflict
+        DatabaseDamaged
         DuplicateIdempotencyKey
         Forbidden
         Internal

@@ -34,6 +34,9 @@ pub enum StoreError {
     /// The database says no; nothing changed.
     #[error("{0}")]
     Database(String),
+    /// What the database holds cannot be; nothing changed, and nothing should before somebody has looked at it.
+    #[error("{0}")]
+    Damaged(String),
     /// The store has shut down.
     #[error("the store is closed")]
     Closed,
@@ -46,9 +49,17 @@ impl From<StoreError> for Refusal {
             StoreError::Database(why) => {
                 Self::new(ErrorCode::Unavailable, format!("the database failed: {why}"))
             }
+            StoreError::Damaged(why) => damaged(&why),
             StoreError::Closed => Self::new(ErrorCode::Unavailable, "the store is closed"),
         }
     }
+}
+
+/// What somebody is told whose database is damaged, and the ways out.
+pub fn damaged(why: &str) -> Refusal {
+    Refusal::new(ErrorCode::DatabaseDamaged, format!("the database is damaged: {why}")).hint(
+        "`cis doctor` says more, and changes nothing; `cis restore FILE --force` puts a backup in its place",
+    )
 }
 
 /// What an operation answers.
@@ -143,6 +154,8 @@ pub struct Opening {
     pub live: Vec<LiveAttempt>,
     /// Runs that are not over.
     pub unfinished: Vec<Unfinished>,
+    /// Leases that got a fresh term.
+    pub renewed: usize,
 }
 
 /// A run that is not over.

@@ -84,6 +84,29 @@ pub enum Command {
     /// Tokens: who may call a node
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Is everything of the data directory in order?
+    ///
+    /// Checks the database (pages, invariants, the event log against every row), permissions, the disk, files nothing
+    /// needs and processes nothing owns. Ends with 1 if something is wrong.
+    Doctor {
+        /// Repair what can be repaired without guessing, and say what was done
+        #[arg(long)]
+        repair: bool,
+    },
+    /// Write the data directory to a file, while everything goes on
+    Backup {
+        file: PathBuf,
+        /// Also what tasks printed
+        #[arg(long)]
+        logs: bool,
+    },
+    /// Make the data directory what a backup says
+    Restore {
+        file: PathBuf,
+        /// Even if there is a database; it is kept beside
+        #[arg(long)]
+        force: bool,
+    },
     /// Print a completion script for a shell
     Completions { shell: clap_complete::Shell },
     /// Coordinate this data directory until no run is left (detached runs start this for you)

@@ -7,7 +7,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunKey;
 use cis_core::run::StopReason;
 use cis_core::source::Timestamp;
-use cis_runner::protocol::{AttemptKey, Ended, FromRunner, KnownState, Outcome, ToRunner};
+use cis_runner::protocol::{AttemptKey, Ended, FromRunner, Known, KnownState, Outcome, ToRunner};
 use cis_store::port::{Claimed, RunInfo, Started, Store};
 
 use super::{Coordinator, SELF, key_of};
@@ -121,7 +121,7 @@ impl<S: Store> Coordinator<S> {
     }
 
     /// Connects to the runner; answers what it knows of. What it has and we do not want is ended.
-    pub(super) async fn connect(&mut self) -> Result<HashMap<AttemptKey, KnownState>, Refusal> {
+    pub(super) async fn connect(&mut self) -> Result<HashMap<AttemptKey, Known>, Refusal> {
         self.link = None;
         self.sent.clear();
         let address = RunnerAddress {
@@ -131,10 +131,10 @@ impl<S: Store> Coordinator<S> {
             slots: self.options.slots,
         };
         let mut link = RunnerLink::connect(&address).await?;
-        let known: HashMap<AttemptKey, KnownState> =
-            std::mem::take(&mut link.known).into_iter().map(|known| (known.key, known.state)).collect();
-        for (key, state) in &known {
-            if !self.flying.contains_key(key) && *state != KnownState::Ended {
+        let known: HashMap<AttemptKey, Known> =
+            std::mem::take(&mut link.known).into_iter().map(|known| (known.key, known)).collect();
+        for (key, known) in &known {
+            if !self.flying.contains_key(key) && known.state != KnownState::Ended {
                 link.queue(&ToRunner::Stop { key: *key, kill: true });
             }
         }

@@ -117,6 +117,7 @@ impl<S: Store> Coordinator<S> {
                 slots: self.options.slots,
                 address: self.options.address.clone(),
                 draining: self.draining,
+                recovery: Some(self.recovery.clone()),
             })),
         }
     }

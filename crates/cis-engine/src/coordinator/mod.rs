@@ -39,6 +39,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::context::Context;
 use crate::data_dir::DataDir;
 use crate::dispatch::Dispatch;
+use crate::recovery::Recovery;
 use crate::report;
 use crate::runner_link::RunnerLink;
 use crate::system;
@@ -110,6 +111,8 @@ pub struct Coordinator<S> {
     leaving: Option<oneshot::Sender<usize>>,
     /// Nothing more is claimed, until somebody says otherwise.
     draining: bool,
+    /// What was found when this life began.
+    recovery: Recovery,
 }
 
 impl<S> std::fmt::Debug for Coordinator<S> {
@@ -132,6 +135,7 @@ impl<S: Store> Coordinator<S> {
         let (asks_in, asks) = mpsc::channel(INBOX_MAX);
         let (changes, changes_out) = watch::channel(Changes::default());
         let (idle, idle_out) = watch::channel(opening.unfinished.is_empty());
+        let recovery = Recovery::of(&opening, options.data_dir.last_stop());
         let mut this = Self {
             dispatch: Dispatch::new(options.data_dir.clone(), options.limits),
             store,
@@ -158,9 +162,16 @@ impl<S: Store> Coordinator<S> {
             next_due: Some(Timestamp(0)),
             leaving: None,
             draining: false,
+            recovery,
         };
         this.take_up(opening).await?;
+        this.recovery.log();
         Ok((this, Handle { asks: asks_in, changes: changes_out, idle: idle_out }))
+    }
+
+    /// What was found when this life began, and done about it.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
     }
 
     /// Takes up what an earlier coordinator left.
@@ -192,6 +203,7 @@ impl<S: Store> Coordinator<S> {
             self.flying.insert(key_of(&live.claim), live.claim);
         }
         let known = self.connect().await?;
+        self.recovery.count_known(known.values().filter(|known| self.flying.contains_key(&known.key)));
         let now = self.clock.now();
         let unknown: Vec<AttemptKey> =
             self.flying.keys().filter(|key| !known.contains_key(*key)).copied().collect();
@@ -203,9 +215,12 @@ impl<S: Store> Coordinator<S> {
                 let mut report = report::interrupted(claim.execution, claim.fence, now);
                 report.ending = Ending::Stopped;
                 self.reports.push(report);
+                self.recovery.stopped += 1;
             } else if same_boot {
                 self.launch(claim).await?;
+                self.recovery.started += 1;
             } else {
+                self.recovery.interrupted += 1;
                 self.reports.push(report::interrupted(claim.execution, claim.fence, now));
             }
         }

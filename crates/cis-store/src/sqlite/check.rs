@@ -1,43 +1,86 @@
-//! The invariants of a store, checked over all of it: what tests assert after every storm.
+//! The invariants of a store, checked over all of it: what tests assert after every storm, and `cis doctor` whenever it is
+//! asked.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use cis_core::event::Folded;
-use cis_core::id::{Position, TaskIx};
-use cis_core::run::RunStatus;
-use cis_core::task::TaskStatus;
-
-use super::reader::{Reader, RunLine};
+use super::fold;
+use super::reader::Reader;
 use crate::port::Answer;
+
+/// Steps of SQLite between two looks at whether to stop: less than a millisecond.
+const STOP_OPS: i32 = 10_000;
+
+/// What can be checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// SQLite's own view of the file: every page, every index, every constraint.
+    Integrity,
+    /// What must hold between rows.
+    Invariants,
+    /// Folding the events gives the rows.
+    Events,
+}
+
+impl Check {
+    pub const ALL: [Self; 3] = [Self::Integrity, Self::Invariants, Self::Events];
+
+    /// Everything it finds wrong. One snapshot for all of it: while others write, rows and events of different moments
+    /// would not add up.
+    pub fn violations(self, store: &Reader) -> Answer<Vec<String>> {
+        let _snapshot = store.conn.unchecked_transaction()?;
+        self.look(store)
+    }
+
+    fn look(self, store: &Reader) -> Answer<Vec<String>> {
+        match self {
+            Self::Integrity => integrity(store),
+            Self::Invariants => invariants(store),
+            Self::Events => fold::unfolded(store),
+        }
+    }
+}
 
 /// Everything wrong with the store; empty when every invariant holds.
 pub fn violations(store: &Reader) -> Answer<Vec<String>> {
-    // One snapshot for all of it: while others write, rows and events of different moments would not add up.
     let _snapshot = store.conn.unchecked_transaction()?;
+    let found: Answer<Vec<_>> = Check::ALL.into_iter().map(|check| check.look(store)).collect();
+    Ok(found?.concat())
+}
+
+/// A look at every page, without comparing tables with their indexes: a fraction of what [`Check::Integrity`] costs. It
+/// fails when `stop` is set meanwhile.
+pub fn quick(mut store: Reader, stop: Arc<AtomicBool>) -> Answer<Vec<String>> {
+    store.conn.progress_handler(STOP_OPS, Some(move || stop.load(Ordering::Relaxed)))?;
+    let mut found: Vec<String> = store.collect("PRAGMA quick_check", [], |row| row.get(0))?;
+    found.retain(|line| line != "ok");
+    Ok(found)
+}
+
+fn integrity(store: &Reader) -> Answer<Vec<String>> {
+    let mut found: Vec<String> = store.collect("PRAGMA integrity_check", [], |row| row.get(0))?;
+    found.retain(|line| line != "ok");
+    Ok(found)
+}
+
+fn invariants(store: &Reader) -> Answer<Vec<String>> {
     let mut wrong = Vec::new();
-    let integrity: String = store.conn.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
-    if integrity != "ok" {
-        wrong.push(format!("integrity: {integrity}"));
-    }
-    rows(store, &mut wrong, DOUBLE_FENCES, "one fence, two live attempts")?;
-    rows(store, &mut wrong, UNCONFIRMED, "runs of revisions nobody confirmed")?;
-    rows(store, &mut wrong, DOUBLE_DAGS, "one content, two open revisions")?;
-    rows(store, &mut wrong, MISCOUNTED, "counters that differ from the tasks")?;
-    rows(store, &mut wrong, UNENDED, "tasks not over in runs that are")?;
-    rows(store, &mut wrong, MISLEASED, "leases that differ from the attempts others hold")?;
-    rows(store, &mut wrong, UNASKED, "runs in the queue though a person was asked")?;
-    rows(store, &mut wrong, UNHEARD, "tasks that are not where a decision led them")?;
-    rows(store, &mut wrong, MISPLACED, "windows that differ from the tasks in them")?;
-    rows(store, &mut wrong, MISQUEUED, "tasks out of reach in runs that go on, or in reach in paused ones")?;
-    let runs = store.runs(None, u32::MAX)?;
-    let mut definitions = HashMap::new();
-    for run in &runs {
-        let dag = match definitions.entry(run.definition) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => unknown.insert(store.definition(run.definition)?),
-        };
-        wrong.extend(unfolded(store, run, dag)?);
+    for (sql, what) in [
+        (DOUBLE_FENCES, "one fence, two live attempts"),
+        (UNCONFIRMED, "runs of revisions nobody confirmed"),
+        (DOUBLE_DAGS, "one content, two open revisions"),
+        (MISCOUNTED, "counters that differ from the tasks"),
+        (UNENDED, "tasks not over in runs that are"),
+        (MISLEASED, "leases that differ from the attempts others hold"),
+        (UNASKED, "runs in the queue though a person was asked"),
+        (UNHEARD, "tasks that are not where a decision led them"),
+        (MISPLACED, "windows that differ from the tasks in them"),
+        (MISQUEUED, "tasks out of reach in runs that go on, or in reach in paused ones"),
+    ] {
+        let found: Vec<i64> = store.collect(sql, [], |row| row.get(0))?;
+        if !found.is_empty() {
+            wrong.push(format!("{what}: {found:?}"));
+        }
     }
     Ok(wrong)
 }
@@ -82,54 +125,3 @@ const MISQUEUED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t
      WHERE r.status IN ('queued', 'running') AND t.status IN ('pending', 'waiting', 'ready', 'running')
        AND NOT EXISTS (SELECT 1 FROM steps WHERE steps.run_key = r.run_key)
      GROUP BY r.run_key HAVING sum((t.queue_key < 0) <> r.paused) > 0";
-
-fn rows(store: &Reader, wrong: &mut Vec<String>, sql: &str, what: &str) -> Answer<()> {
-    let found: Vec<i64> =
-        store.conn.prepare(sql)?.query_map([], |row| row.get(0))?.collect::<Result<_, rusqlite::Error>>()?;
-    if !found.is_empty() {
-        wrong.push(format!("{what}: {found:?}"));
-    }
-    Ok(())
-}
-
-/// Does folding a run's events give its rows?
-fn unfolded(store: &Reader, run: &RunLine, dag: &cis_core::dag::Dag) -> Answer<Vec<String>> {
-    let mut folded = Folded::new((0..run.total).map(|ix| run.first_status(dag, TaskIx(ix))));
-    let mut after = Position(0);
-    loop {
-        let (events, read_to) = store.events(run, after, 10_000)?;
-        for event in &events {
-            if let Err(broken) = folded.apply(event) {
-                return Ok(vec![format!("{}: {broken}", run.label())]);
-            }
-        }
-        if read_to <= after {
-            break;
-        }
-        after = read_to;
-    }
-    let mut wrong = Vec::new();
-    if folded.run != (run.status, run.version) {
-        wrong.push(format!(
-            "{}: events say {:?}, the row {:?}",
-            run.label(),
-            folded.run,
-            (run.status, run.version)
-        ));
-    }
-    for task in store.tasks(run, &[], u32::MAX)? {
-        let told = folded.tasks[task.ix.index()];
-        // A task created after its run was told to stop is not made ready any more.
-        let stopping = !matches!(run.status, RunStatus::Queued | RunStatus::Running);
-        let unborn = task.status == TaskStatus::Pending && told.0 == TaskStatus::Ready && stopping;
-        if told != (task.status, task.version) && !unborn {
-            wrong.push(format!(
-                "{}/{}: events say {told:?}, the row {:?}",
-                run.label(),
-                task.task_id,
-                (task.status, task.version)
-            ));
-        }
-    }
-    Ok(wrong)
-}

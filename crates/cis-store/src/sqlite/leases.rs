@@ -44,12 +44,13 @@ struct Lease {
 }
 
 /// The first coordinator of a boot gives every lease a fresh term: nobody could renew it while the machine was off.
-pub(super) fn renew_after_boot(tx: &mut Tx<'_>, boot: &Boot) -> Answer<()> {
+/// Answers how many there were.
+pub(super) fn renew_after_boot(tx: &mut Tx<'_>, boot: &Boot) -> Answer<usize> {
     tx.memory.boot_id = boot.id.clone();
-    tx.conn
+    Ok(tx
+        .conn
         .prepare_cached("UPDATE leases SET boot_id = ?1, expires = ?2 + term_ms WHERE boot_id <> ?1")?
-        .execute(params![boot.id, boot.now.0])?;
-    Ok(())
+        .execute(params![boot.id, boot.now.0])?)
 }
 
 /// See [`crate::Store::claim_work`].

@@ -3,7 +3,8 @@
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use super::Durability;
 use crate::port::{Answer, StoreError};
@@ -33,6 +34,9 @@ pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
     let created = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(file);
     created.map_err(|e| StoreError::Database(format!("`{}`: {e}", file.display())))?;
     let mut conn = Connection::open(file)?;
+    // Until it has proved to be ours and whole, not even closing it may write to it.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    check_owner(&conn)?;
     let synchronous = match durability {
         Durability::Power => "FULL",
         Durability::Process => "NORMAL",
@@ -50,6 +54,7 @@ pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
     conn.busy_timeout(std::time::Duration::from_secs(10))?;
     conn.set_prepared_statement_cache_capacity(96);
     migrate(&mut conn)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     Ok(conn)
 }
 
@@ -62,6 +67,7 @@ pub(super) fn open_read_only(file: &Path) -> Answer<Connection> {
     conn.busy_timeout(std::time::Duration::from_secs(10))?;
     let version = version(&conn)?;
     if version != MIGRATIONS.len() {
+        check_owner(&conn)?;
         return Err(StoreError::Database(format!(
             "schema version {version}, this program reads {}; run any `cis dag run` or `cis dag publish` to bring it \
              up to date, or use the newer program",
@@ -71,7 +77,17 @@ pub(super) fn open_read_only(file: &Path) -> Answer<Connection> {
     Ok(conn)
 }
 
-fn migrate(conn: &mut Connection) -> Answer<()> {
+/// Refuses a database that another program made.
+pub(super) fn check_owner(conn: &Connection) -> Answer<()> {
+    let tables: u32 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if tables > 0 && version(conn)? == 0 {
+        return Err(StoreError::Damaged("its tables are another program's".into()));
+    }
+    Ok(())
+}
+
+/// Brings the schema up to date.
+pub(super) fn migrate(conn: &mut Connection) -> Answer<()> {
     let applied = version(conn)?;
     if applied > MIGRATIONS.len() {
         return Err(StoreError::Database(format!(
@@ -94,6 +110,17 @@ fn version(conn: &Connection) -> Answer<usize> {
 
 impl From<rusqlite::Error> for StoreError {
     fn from(e: rusqlite::Error) -> Self {
-        Self::Database(e.to_string())
+        use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType};
+        let damaged = match e.sqlite_error_code() {
+            Some(code) => matches!(code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase),
+            // A value that this program would never have written.
+            None => {
+                matches!(
+                    e,
+                    FromSqlConversionFailure(..) | IntegralValueOutOfRange(..) | InvalidColumnType(..)
+                )
+            }
+        };
+        if damaged { Self::Damaged(e.to_string()) } else { Self::Database(e.to_string()) }
     }
 }

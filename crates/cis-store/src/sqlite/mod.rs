@@ -26,15 +26,19 @@
 //! | `steps` | large steps in chunks |
 //! | `outbox` | what people are still to be told |
 //! | `sweep` | what becomes due |
-//! | [`reader`], `log`, `lists`, `standing`, `waiting`, [`census`] | what people, views, followers and meters ask |
-//! | [`check`] | the invariants, checked over a whole store |
+//! | [`reader`], `log`, `lists`, `standing`, `waiting`, `attempts`, [`census`] | what people, views, followers and meters ask |
+//! | [`check`], `fold` | the invariants, checked over a whole store; the event log against the rows |
+//! | `copy` | one moment of a store in a file of its own, and back |
 
 mod advance;
 mod approvals;
+mod attempts;
 pub mod census;
 pub mod check;
 mod claim;
+mod copy;
 mod definitions;
+mod fold;
 mod keys;
 mod leases;
 mod lists;
@@ -55,7 +59,9 @@ mod waiting;
 mod writer;
 
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
+use cis_core::error::Refusal;
 use cis_core::id::{Position, RunKey, Scope};
 use cis_core::notice::{Wanted, Way};
 use cis_core::run::RunStatus;
@@ -68,6 +74,8 @@ use crate::port::{
     StartRun, Started, StopRun, Store, Swept, Tried, Worked,
 };
 
+pub use attempts::AttemptOf;
+pub use copy::{Copy, Label, Moment};
 pub use leases::{AttemptLine, Offer};
 pub use lists::DagFilter;
 pub use log::LogLine;
@@ -104,6 +112,8 @@ impl Durability {
 #[derive(Debug, Clone)]
 pub struct SqliteStore {
     writer: Writer,
+    /// Why nothing new is taken on, once there is a reason.
+    shut: Arc<OnceLock<Refusal>>,
 }
 
 impl SqliteStore {
@@ -114,14 +124,26 @@ impl SqliteStore {
 
     /// The same with steps of another size: small ones let a test see everything that lies between two chunks.
     pub fn open_in_chunks(file: &Path, durability: Durability, chunks: Chunks) -> Answer<Self> {
-        Ok(Self { writer: Writer::start(migrate::open(file, durability)?, chunks)? })
+        let writer = Writer::start(migrate::open(file, durability)?, chunks)?;
+        Ok(Self { writer, shut: Arc::default() })
     }
 
     /// The same store for a caller that has nothing better to do than wait: its operations are done on its own
     /// thread when nobody else is writing.
     #[must_use]
     pub fn here(self) -> Self {
-        Self { writer: self.writer.here() }
+        Self { writer: self.writer.here(), shut: self.shut }
+    }
+
+    /// Takes on nothing new from now on, for this reason: nothing is published, confirmed, started or claimed any more.
+    /// What is under way may still end.
+    pub fn shut(&self, why: Refusal) {
+        // The first reason stands.
+        let _ = self.shut.set(why);
+    }
+
+    fn takes_on_more(&self) -> Answer<()> {
+        self.shut.get().map_or(Ok(()), |why| Err(why.clone().into()))
     }
 
     /// How much has been written.
@@ -151,6 +173,7 @@ impl Store for SqliteStore {
     }
 
     async fn publish(&self, request: Publish) -> Answer<Once<Published>> {
+        self.takes_on_more()?;
         self.writer
             .call(request.now, move |tx| {
                 keys::once(tx, request.key.as_ref(), |tx| definitions::publish(tx, &request))
@@ -159,6 +182,9 @@ impl Store for SqliteStore {
     }
 
     async fn decide(&self, request: Decide) -> Answer<Once<Decided>> {
+        if request.confirm {
+            self.takes_on_more()?;
+        }
         self.writer
             .call(request.now, move |tx| {
                 keys::once(tx, request.key.as_ref(), |tx| definitions::decide(tx, &request))
@@ -175,16 +201,21 @@ impl Store for SqliteStore {
     }
 
     async fn settle(&self, request: Settle) -> Answer<Settled> {
+        if request.confirm {
+            self.takes_on_more()?;
+        }
         self.writer.call(request.now, move |tx| definitions::settle(tx, &request)).await
     }
 
     async fn start_run(&self, request: StartRun) -> Answer<Once<RunRef>> {
+        self.takes_on_more()?;
         self.writer
             .call(request.now, move |tx| keys::once(tx, request.key.as_ref(), |tx| runs::start(tx, &request)))
             .await
     }
 
-    async fn advance(&self, request: Advance) -> Answer<Advanced> {
+    async fn advance(&self, mut request: Advance) -> Answer<Advanced> {
+        request.claim = request.claim.filter(|_| self.takes_on_more().is_ok());
         self.writer.call(request.now, move |tx| advance::advance(tx, request)).await
     }
 
@@ -210,6 +241,7 @@ impl Store for SqliteStore {
     }
 
     async fn claim_work(&self, request: ClaimWork) -> Answer<Vec<Held>> {
+        self.takes_on_more()?;
         self.writer.call(request.now, move |tx| leases::claim_work(tx, &request)).await
     }
 

@@ -95,6 +95,9 @@ pub struct RunLine {
     pub max_parallel: Option<u32>,
     #[serde(skip)]
     pub fates: Option<String>,
+    /// Its tasks start where its node says.
+    #[serde(skip)]
+    pub at_node: bool,
     /// The execution of its first task; the others follow in file order.
     pub first_execution: ExecutionId,
     /// Where its events begin.
@@ -224,7 +227,8 @@ pub(super) const RUN_SQL: &str = "
            r.stop_reason, r.params_json, r.max_parallel, r.fates, r.first_execution, r.first_position,
            (SELECT p.number FROM dag_runs p WHERE p.run_key = r.resumed_from), r.created_by, r.created_at, r.started_at, r.completed_at, r.tasks_total, r.tasks_left,
            r.completed, r.failed, r.debts, r.cancelled, r.skipped,
-           r.completed_at IS NULL AND (r.paused OR EXISTS (SELECT 1 FROM paused_scopes p WHERE p.scope = d.scope))
+           r.completed_at IS NULL AND (r.paused OR EXISTS (SELECT 1 FROM paused_scopes p WHERE p.scope = d.scope)),
+           r.at_node
     FROM dag_runs r JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)";
 
 pub(super) const TASK_SQL: &str = "
@@ -449,6 +453,7 @@ pub(super) fn run_line(row: &Row<'_>) -> rusqlite::Result<RunLine> {
         cancelled: row.get(25)?,
         skipped: row.get(26)?,
         paused: row.get(27)?,
+        at_node: row.get(28)?,
     })
 }
 
@@ -477,7 +482,7 @@ pub(super) fn task_line(row: &Row<'_>, first: ExecutionId) -> rusqlite::Result<T
     })
 }
 
-fn event(row: &Row<'_>) -> rusqlite::Result<Event> {
+pub(super) fn event(row: &Row<'_>) -> rusqlite::Result<Event> {
     let step_of = |word: &str| TaskMove::ALL.into_iter().find(|step| step.word() == word);
     let change = match row.get::<_, Option<u32>>(2)? {
         Some(ix) => Change::Task {

@@ -27,7 +27,7 @@ pub(super) fn open_epoch(tx: &mut Tx<'_>, boot: &Boot) -> Answer<Opening> {
         )?
         .query_row([], |row| row.get(0))?;
     tx.memory.fences = Some((Epoch(epoch), 0));
-    leases::renew_after_boot(tx, boot)?;
+    let renewed = leases::renew_after_boot(tx, boot)?;
     let keys: Vec<RunKey> = tx
         .conn
         .prepare_cached("SELECT run_key FROM dag_runs INDEXED BY runs_unfinished WHERE completed_at IS NULL")?
@@ -38,7 +38,7 @@ pub(super) fn open_epoch(tx: &mut Tx<'_>, boot: &Boot) -> Answer<Opening> {
         .map(|key| tx.run(key).map(|row| Unfinished { run: row.reference(), attached: row.info.attached }))
         .collect::<Answer<_>>()?;
     let live = live_attempts(tx)?;
-    Ok(Opening { epoch: Epoch(epoch), live, unfinished })
+    Ok(Opening { epoch: Epoch(epoch), live, unfinished, renewed })
 }
 
 /// Those that this machine's runner has or should have; what others hold is theirs.

@@ -14,6 +14,7 @@ mod again;
 mod agent;
 mod approve;
 mod cancel;
+mod care;
 mod definition;
 mod elsewhere;
 mod explain;
@@ -119,6 +120,11 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Identity(IdentityCommand::Show) => identity::show(&Setup::new(&global, Flags::default())?),
         Command::Agent(AgentCommand::Run(args)) => agent::run(&Setup::new(&global, Flags::default())?, &args),
         Command::Confined { hide, command } => agent::confined(&hide, &command),
+        Command::Doctor { repair } => care::doctor(&Setup::new(&global, Flags::default())?, repair),
+        Command::Backup { file, logs } => care::backup(&Setup::new(&global, Flags::default())?, &file, logs),
+        Command::Restore { file, force } => {
+            care::restore(&Setup::new(&global, Flags::default())?, &file, force)
+        }
         Command::Token(command) => token::token(&Setup::new(&global, Flags::default())?, command),
         Command::Pending => approve::pending(&Setup::new(&global, Flags::default())?),
         Command::Approve(args) => approve::approve(&Setup::new(&global, Flags::default())?, args),
@@ -297,7 +303,9 @@ impl Setup {
 
     /// The store, for reading; `None` if nothing has ever been written.
     fn reader(&self) -> Result<Option<Reader>, Failure> {
-        let file = self.data_dir().database();
+        let data_dir = self.data_dir();
+        data_dir.check_database()?;
+        let file = data_dir.database();
         if !file.exists() {
             return Ok(None);
         }
@@ -346,6 +354,7 @@ impl From<Refusal> for Failure {
             | ErrorCode::RequestTimeout
             | ErrorCode::RateLimited
             | ErrorCode::Unavailable
+            | ErrorCode::DatabaseDamaged
             | ErrorCode::Internal => 1,
         };
         let mut report = Report::new(format!("{:?}", refusal.code), refusal.message).details(refusal.details);

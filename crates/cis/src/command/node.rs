@@ -12,6 +12,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_engine::context::Context;
 use cis_engine::coordinator::Options;
 use cis_engine::node::{Host, Node};
+use cis_engine::recovery::Recovery;
 use cis_engine::system::user;
 use cis_engine::token::secret_hash;
 use cis_server::About;
@@ -62,6 +63,10 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     });
     anstream::println!("cis node on http://{bound}");
     warn(setup);
+    let recovery = runtime.block_on(host.node().about())?.recovery;
+    if let Some(recovery) = recovery.filter(Recovery::took_up) {
+        anstream::eprintln!("{recovery}");
+    }
     let data_dir = setup.config.data_dir.value.display();
     let (did, owner_token) = (&identity.did, token.display());
     tracing::info!(%bound, %data_dir, %owner_token, %did, "node started");

@@ -11,6 +11,7 @@ use cis_core::source::{Clock, new_run_id};
 use cis_core::task::TaskStatus;
 use cis_engine::command::{Command, SharedDag};
 use cis_engine::context::Context;
+use cis_engine::recovery::Recovery;
 use cis_engine::session::Session;
 use cis_engine::system::{System, user};
 use cis_engine::{again, select};
@@ -182,6 +183,9 @@ fn confirm_own(session: &mut Session, loaded: Loaded) -> Result<Ready, Failure> 
 /// Starts the run and follows it to its end, unless it is detached.
 pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wish) -> Outcome {
     let cwd = std::env::current_dir().map_err(|e| Failure::usage(format!("no current directory: {e}")))?;
+    if let Some(recovery) = session.recovery()?.filter(Recovery::took_up) {
+        anstream::eprintln!("{recovery}");
+    }
     let request = StartRun {
         key: None,
         run_id: new_run_id(&System, &System),
