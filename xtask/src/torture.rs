@@ -24,7 +24,10 @@ pub struct Options {
 
 /// Builds `cis` and the machines, and runs them.
 pub fn start(options: &Options) -> Result<()> {
-    run(cargo(&["build", "--release", "--locked"])?.args(["-p", "cis", "-p", "cis-torture"]))?;
+    // With points at which it can be told to die, which the program that users get has not.
+    let failpoints = ["--features", "cis/failpoints"];
+    let both = ["-p", "cis", "-p", "cis-torture"];
+    run(cargo(&["build", "--release", "--locked"])?.args(both).args(failpoints))?;
     let mut torture = Command::new(repo::target()?.join("release").join("cis-torture"));
     let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
     torture.args(["--minutes", &options.minutes.to_string(), "--seed", &seed.to_string()]);

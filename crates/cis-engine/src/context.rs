@@ -71,6 +71,7 @@ impl Context {
             file.sync_all()?;
             path.parent().map_or(Ok(()), |dir| fs::File::open(dir)?.sync_all())?;
         }
+        cis_fail::point("context.after_save");
         Ok(())
     }
 

@@ -134,7 +134,7 @@ impl DataDir {
 
     /// Where the surroundings of runs that came over the network are kept.
     pub fn node_context(&self) -> PathBuf {
-        self.root.join("contexts").join("node.json")
+        self.contexts().join("node.json")
     }
 
     /// Where tasks of a run that came over the network start.

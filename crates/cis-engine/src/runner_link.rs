@@ -116,7 +116,9 @@ impl RunnerLink {
         if self.outgoing.is_empty() {
             return Ok(());
         }
+        cis_fail::point("coordinator.before_send");
         let sent = self.writing.write_all(&self.outgoing).await;
+        cis_fail::point("coordinator.after_send");
         self.outgoing.clear();
         sent
     }

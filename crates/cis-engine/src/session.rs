@@ -136,9 +136,14 @@ impl Session {
         Ok(run)
     }
 
-    /// After the coordinator went away: finds or becomes the next one, and takes its own runs along.
+    /// After the coordinator went away: finds or becomes the next one, and takes its own runs along. Of one that failed
+    /// in this very process it says why: the next would fail, too.
     pub fn reopen(&mut self) -> Result<(), Refusal> {
         loop {
+            if let Link::Here(here) = std::mem::replace(&mut self.link, Link::Closed) {
+                let (_lock, ended) = here.end()?;
+                ended?;
+            }
             self.link = open_link(&self.options)?;
             let attached = self.owned.clone().into_iter().all(|run| match &mut self.link {
                 Link::Here(here) => {
@@ -154,7 +159,8 @@ impl Session {
     }
 
     /// Calls `wake` whenever something changed, until it says no or the coordinator goes away (`false`).
-    pub fn follow(&self, mut wake: impl FnMut(bool) -> bool + Send + 'static) -> Result<(), Refusal> {
+    pub fn follow(&self, wake: impl FnMut(bool) -> bool + Send + 'static) -> Result<(), Refusal> {
+        let mut follower = Follower(wake);
         match &self.link {
             Link::Here(here) => {
                 let mut changes = here.handle.changes();
@@ -162,21 +168,19 @@ impl Session {
                     let mut seen = Changes::default();
                     while next_look(&mut changes, seen, TICK).await {
                         seen = *changes.borrow();
-                        if !wake(true) {
+                        if !follower.wake() {
                             return;
                         }
                     }
-                    wake(false);
                 });
             }
             Link::There(_) | Link::Closed => {
                 let client = Client::connect(&self.options.data_dir).map_err(|e| unreachable(&e))?;
-                let follower = thread::Builder::new().name("cis-follow".into());
-                let followed = follower.spawn(move || {
+                let thread = thread::Builder::new().name("cis-follow".into());
+                let followed = thread.spawn(move || {
                     if let Some(mut changes) = client.and_then(|client| client.follow().ok()) {
-                        while changes.wait().is_ok() && wake(true) {}
+                        while changes.wait().is_ok() && follower.wake() {}
                     }
-                    wake(false);
                 });
                 followed.map_err(|e| unreachable(&e))?;
             }
@@ -197,6 +201,22 @@ impl Session {
             spawn_background(&self.options, lock)?;
         }
         ended
+    }
+}
+
+/// Whoever follows. That there is nothing more to follow it hears in any case: what follows for it may end together with
+/// the coordinator, in the midst of waiting.
+struct Follower<W: FnMut(bool) -> bool>(W);
+
+impl<W: FnMut(bool) -> bool> Follower<W> {
+    fn wake(&mut self) -> bool {
+        (self.0)(true)
+    }
+}
+
+impl<W: FnMut(bool) -> bool> Drop for Follower<W> {
+    fn drop(&mut self) {
+        (self.0)(false);
     }
 }
 

@@ -125,7 +125,9 @@ impl Attempt {
         let cookie = cookie.map_err(|_| "no cookie")?;
         let birth = strays.birth();
         let started_ns = boot_ns();
+        cis_fail::point("runner.before_spawn");
         let pid = spawner.spawn(&start, context, &cookie, descriptors)?;
+        cis_fail::point("runner.after_spawn");
         strays.add_leader(pid, start.key);
         let leader = Leader {
             pid: pid.as_raw_nonzero().get(),

@@ -106,11 +106,13 @@ impl Journal {
         if self.lines.is_empty() {
             return Ok(());
         }
+        cis_fail::point("runner.before_journal");
         if let Err(error) = self.file.write_all(self.lines.as_bytes()) {
             // Half a line would swallow the next one.
             let _ = self.file.set_len(self.file_bytes);
             return Err(error);
         }
+        cis_fail::point("runner.after_journal");
         self.file_bytes += self.lines.len() as u64;
         self.lines.clear();
         if self.file_bytes > self.compact_at_bytes {
@@ -170,7 +172,9 @@ fn rewrite(path: &Path, boot_id: &str) -> io::Result<(File, u64, Recalled)> {
     let mut file = options.append(true).create(true).mode(0o600).open(&new_path)?;
     file.set_len(0)?;
     file.write_all(lines.as_bytes())?;
+    cis_fail::point("runner.before_rewrite");
     fs::rename(&new_path, path)?;
+    cis_fail::point("runner.after_rewrite");
     Ok((file, lines.len() as u64, recalled))
 }
 

@@ -235,12 +235,14 @@ impl Runner {
     }
 
     pub(crate) fn acknowledge(&mut self, keys: &[AttemptKey]) {
+        cis_fail::point("runner.before_ack");
         for key in keys {
             if matches!(self.known.get(key), Some(Place::Ended(_))) {
                 self.known.remove(key);
                 self.journal.acknowledged(std::iter::once(*key));
             }
         }
+        cis_fail::point("runner.after_ack");
     }
 
     /// Records an outcome and tells whoever is there; it stays known until acknowledged.

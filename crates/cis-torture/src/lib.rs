@@ -3,6 +3,9 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`crash`] | kills node and runner while clients work |
+
+pub mod crash;
 
 use std::fmt;
 use std::time::Duration;

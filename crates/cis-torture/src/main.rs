@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cis_torture::{Dose, Finding};
+use cis_torture::{Dose, Finding, crash};
 use clap::{Parser, ValueEnum};
 
 /// Break CIS on purpose, and check that it holds.
@@ -22,11 +22,22 @@ struct Cli {
 
 /// What can be done to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Machine {}
+enum Machine {
+    /// Kill node and runner under mixed load
+    Storm,
+    /// Kill the node under a hundred live tasks
+    LiveTasks,
+    /// Kill the runner under tasks of every policy
+    RunnerKilled,
+}
 
 impl Machine {
-    fn run(self, _dose: &Dose) -> anyhow::Result<Finding> {
-        match self {}
+    fn run(self, dose: &Dose) -> anyhow::Result<Finding> {
+        match self {
+            Machine::Storm => crash::storm::run(dose),
+            Machine::LiveTasks => crash::live_tasks::run(dose),
+            Machine::RunnerKilled => crash::runner_killed::run(dose),
+        }
     }
 }
 

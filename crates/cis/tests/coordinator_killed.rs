@@ -320,3 +320,27 @@ fn a_coordinator_of_others_runs_hands_over_when_its_own_is_done() {
     node.wait_idle();
     node.assert_sound();
 }
+
+#[test]
+fn surroundings_of_runs_that_are_over_or_never_were_do_not_outlive_a_crash() {
+    let node = Node::new();
+    let (up, gate) = (node.fifo("up"), node.fifo("gate"));
+    node.dag("d", "tasks = [{ id = 'a', command = 'echo up > up; read -r _ < gate' }, { id = 'b', deps = ['a'], command = 'echo $HERE' }]");
+    let mut command = node.command(["run", "-d", "d.toml"]);
+    command.env("HERE", "as the caller had it");
+    Running::start(command).wait().code(0);
+    up.line();
+    kill(node.coordinator());
+    // As a kill leaves things before a run is committed, and after its end is.
+    let (contexts, unborn) = (node.data.join("contexts"), "01a1e332-3217-78bc-857d-df88e9c64232");
+    for left in [unborn, "77"] {
+        std::fs::copy(contexts.join("1.json"), contexts.join(format!("{left}.json"))).unwrap();
+    }
+    let coordinator = node.spawn(["coordinator"]);
+    node.coordinator();
+    let left = std::fs::read_dir(&contexts).unwrap().flatten().map(|entry| entry.file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["1.json"], "what is needed stays, and nothing else");
+    gate.let_through(1);
+    coordinator.wait().code(0);
+    assert_eq!(node.logs("d", "b"), "as the caller had it\n");
+}

@@ -108,3 +108,35 @@ fn a_runner_killed_many_times_loses_nothing_that_had_ended() {
     node.assert_no_survivors();
     node.assert_sound();
 }
+
+/// The points of its life at which a runner can die, and what a coordinator must not mind.
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_runner_that_dies_as_it_is_greeted_is_replaced() {
+    let node = Node::new();
+    let point = node.path("fail");
+    let node = node.with("CIS_FAIL", &point.display().to_string());
+    node.dag("d", "tasks = [{ id = 'a', idempotent = true, command = 'true' }]");
+    for _ in 0..20 {
+        // It says Welcome, and never hears what it should start.
+        node.write("fail", "runner.after_tell");
+        node.ok(["run", "d.toml"]);
+        assert!(!point.exists(), "nobody died");
+        process::kill(node.runner());
+    }
+    node.assert_sound();
+}
+
+#[test]
+fn a_run_that_no_runner_can_be_had_for_says_so_and_ends() {
+    let node = Node::new();
+    node.dag("d", "tasks = [{ id = 'a', command = 'true' }]");
+    node.ok(["dag", "publish", "d.toml"]);
+    // Nobody can write to it, so no runner comes up.
+    std::fs::create_dir(node.data.join("runner.lock")).unwrap();
+    node.cis(["run", "d.toml"]).code(1).tells("cannot reach the runner");
+    std::fs::remove_dir(node.data.join("runner.lock")).unwrap();
+    node.ok(["run", "d.toml"]);
+    assert_eq!(node.json(["status", "d#1"])["run"]["stop_reason"], "owner_gone");
+    node.assert_sound();
+}

@@ -15,6 +15,9 @@ use crate::context::Context;
 use crate::report;
 use crate::runner_link::{RunnerAddress, RunnerLink};
 
+/// How many runners in a row may die at once before it is pointless to start another.
+const RECONNECTS_MAX: u32 = 10;
+
 impl<S: Store> Coordinator<S> {
     pub(super) async fn hear(&mut self, message: FromRunner) -> Result<(), Refusal> {
         match message {
@@ -76,6 +79,7 @@ impl<S: Store> Coordinator<S> {
             let (env, cwd) = (context.env.clone(), context.cwd.clone());
             link.queue(&ToRunner::Context { context: run.0, env, cwd });
         }
+        cis_fail::point("coordinator.before_start");
         link.queue(&ToRunner::Start(Box::new(start)));
     }
 
@@ -145,6 +149,22 @@ impl<S: Store> Coordinator<S> {
     /// After a lost connection (or before the first): connects and hands over again what the runner has not
     /// heard of. It starts nothing twice.
     pub(super) async fn reconnect(&mut self) -> Result<(), Refusal> {
+        let mut last = None;
+        for _ in 0..RECONNECTS_MAX {
+            self.hand_over().await?;
+            let Some(link) = &mut self.link else { return Ok(()) };
+            match link.flush().await {
+                Ok(()) => return Ok(()),
+                // It died as soon as it had said Welcome: the next one will be told.
+                Err(e) => last = Some(e),
+            }
+        }
+        let why = last.map_or_else(String::new, |e| format!(": {e}"));
+        Err(Refusal::new(ErrorCode::Unavailable, format!("the runner closes its connection at once{why}")))
+    }
+
+    /// Connects, and queues what the runner has not heard of.
+    async fn hand_over(&mut self) -> Result<(), Refusal> {
         let known = self.connect().await?;
         let unknown: Vec<Arc<Claimed>> = self
             .flying
@@ -165,11 +185,6 @@ impl<S: Store> Coordinator<S> {
                 self.reports.push(report::never_started(&claim, why, self.clock.now()));
             }
         }
-        match &mut self.link {
-            Some(link) => link.flush().await.map_err(|e| {
-                Refusal::new(ErrorCode::Unavailable, format!("the runner closes its connection at once: {e}"))
-            }),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }

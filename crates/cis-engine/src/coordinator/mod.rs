@@ -182,6 +182,7 @@ impl<S: Store> Coordinator<S> {
             let data_dir = &self.options.data_dir;
             let _ = std::fs::rename(data_dir.context_of_new(run.run_id), data_dir.context(run.key.0));
         }
+        self.forget_others();
         let attached = opening.unfinished.iter().filter(|u| u.attached).map(|u| u.run.key);
         let (ownerless, orphans): (Vec<_>, Vec<_>) = attached.partition(|run| self.has_lost_its_owner(*run));
         self.orphans = orphans;
@@ -228,6 +229,19 @@ impl<S: Store> Coordinator<S> {
             self.stop_attempt(key, false);
         }
         self.flush().await
+    }
+
+    /// Removes the surroundings of runs that are over or never came to be: a coordinator that was killed left them, and
+    /// nobody would look for them again. They may hold what nobody else should read.
+    fn forget_others(&self) {
+        let data_dir = &self.options.data_dir;
+        let mut ours: HashSet<PathBuf> = self.unfinished.keys().map(|run| data_dir.context(run.0)).collect();
+        ours.insert(data_dir.node_context());
+        for entry in std::fs::read_dir(data_dir.contexts()).into_iter().flatten().flatten() {
+            if !ours.contains(&entry.path()) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// Is the process that an attached run belongs to gone? If that cannot be told, it is given time to return.
@@ -311,6 +325,7 @@ impl<S: Store> Coordinator<S> {
         };
         let advanced = self.store.advance(Advance { reports, claim: Some(claim), now }).await?;
         if let Some(link) = self.link.as_mut().filter(|_| !keys.is_empty()) {
+            cis_fail::point("coordinator.before_ack");
             link.queue(&ToRunner::Ack { keys });
         }
         self.more_work |= advanced.more_work;

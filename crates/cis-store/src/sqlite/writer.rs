@@ -241,20 +241,26 @@ impl Pen {
             }
             self.conn.prepare_cached("RELEASE op")?.execute([])?;
         }
-        self.conn.prepare_cached("COMMIT")?.execute([])?;
-        Ok(())
+        self.seal()
     }
 
     /// An operation without neighbours needs no savepoint: what it undoes is the whole transaction.
     fn commit_one(&mut self, op: &mut dyn Op) -> Answer<()> {
         if op.run(&self.conn, &mut self.memory) {
-            self.conn.prepare_cached("COMMIT")?.execute([])?;
-            return Ok(());
+            return self.seal();
         }
         self.memory.forget();
         if !self.conn.is_autocommit() {
             self.conn.prepare_cached("ROLLBACK")?.execute([])?;
         }
+        Ok(())
+    }
+
+    /// Ends the transaction for good: what was written in it is there from now on.
+    fn seal(&self) -> Answer<()> {
+        cis_fail::point("store.before_commit");
+        self.conn.prepare_cached("COMMIT")?.execute([])?;
+        cis_fail::point("store.after_commit");
         Ok(())
     }
 }
