@@ -1,6 +1,6 @@
 //! Stable error codes, and the one shape in which a refusal travels: through the store, over sockets, to people.
 
-use std::fmt;
+use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -39,6 +39,8 @@ pub enum ErrorCode {
     RequestTimeout,
     /// More than this caller may ask for at once; later it may.
     RateLimited,
+    /// No room for new work; what is under way is still recorded.
+    DiskFull,
     /// Designed, not built yet.
     NotYetSupported,
     /// The store, the coordinator or the runner cannot be reached or used.
@@ -64,6 +66,20 @@ impl Refusal {
     /// A refusal with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), hint: None, details: Value::Null }
+    }
+
+    /// There is no room for `what` on the disk.
+    pub fn disk_full(what: &str) -> Self {
+        Self::new(ErrorCode::DiskFull, format!("no room for {what}: the disk is full"))
+            .hint("make room where the data directory is; nothing has to be started again")
+    }
+
+    /// `what` could not be written, because of `e`.
+    pub fn unwritten(what: &str, e: &io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::disk_full(what),
+            _ => Self::new(ErrorCode::Unavailable, format!("cannot write {what}: {e}")),
+        }
     }
 
     /// The same with a remedy.

@@ -115,6 +115,9 @@ pub struct About {
     /// What it found when it began.
     #[serde(default)]
     pub recovery: Option<Recovery>,
+    /// It has no room for anything new.
+    #[serde(default)]
+    pub full: bool,
 }
 
 /// A definition that is shared inside a process and travels in its stored form between processes.

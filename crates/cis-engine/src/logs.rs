@@ -101,6 +101,8 @@ struct Piece {
     attempt: u32,
     /// Nothing will be added to it.
     over: bool,
+    /// How much there was of it, where that is known.
+    bytes: Option<u64>,
     /// Only so many of its lines.
     tail: Option<usize>,
 }
@@ -240,7 +242,9 @@ impl Lines {
         for attempt in first..=last {
             let lives = attempt == task.attempt && task.status.is_live() && self.wanted.follow;
             let (execution, over) = (task.execution_id, !lives);
-            self.queue.push_back(Piece { task: task.ix, execution, attempt, over, tail });
+            let ended = attempt == task.attempt && !task.status.is_live();
+            let bytes = ended.then_some(task.log_bytes);
+            self.queue.push_back(Piece { task: task.ix, execution, attempt, over, bytes, tail });
         }
     }
 
@@ -262,6 +266,9 @@ impl Lines {
         };
         if whole && piece.over {
             open.end(&mut out);
+            // A disk that had no room for them had none to say so either.
+            let missing = piece.bytes.map_or(0, |bytes| bytes.saturating_sub(open.position.told()));
+            out.cut(missing);
         }
         let lines = out.told();
         if whole {
@@ -289,7 +296,7 @@ impl Open {
                 None => break true,
                 Some(Entry::Cut { bytes, .. }) => {
                     self.end(out);
-                    out.line(Stream::Runner, None, format!("… {bytes} bytes were cut here …").as_bytes());
+                    out.cut(bytes);
                 }
                 Some(Entry::Record(record)) => {
                     bytes += record.bytes.len();
@@ -354,6 +361,13 @@ impl Out<'_> {
         // Cut now and then only, so that each line is moved a few times at most.
         if let Some(tail) = self.piece.tail.filter(|tail| self.lines.len() > 2 * tail) {
             self.lines.drain(..self.lines.len() - tail);
+        }
+    }
+
+    /// Says that something is not there.
+    fn cut(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.line(Stream::Runner, None, format!("… {bytes} bytes were cut here …").as_bytes());
         }
     }
 

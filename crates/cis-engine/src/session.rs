@@ -19,8 +19,9 @@ use std::time::Duration;
 
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{Epoch, RunKey};
+use cis_core::source::Clock;
 use cis_store::port::{RunRef, StartRun};
-use cis_store::sqlite::SqliteStore;
+use cis_store::sqlite::{RESERVE_BYTES, SqliteStore};
 
 use crate::client::Client;
 use crate::command::{Command, Reply};
@@ -299,9 +300,13 @@ pub fn coordinate(options: Options) -> Result<(), Refusal> {
 
 /// Becomes the coordinator, once whoever is has gone; with the store, for callers who bring their own threads.
 pub(crate) fn wait_and_start(options: &Options) -> Result<(Here, SqliteStore), Refusal> {
+    let mut told = false;
     loop {
         if let Some(lock) = options.data_dir.try_lock().map_err(|e| unreachable(&e))? {
             return start_with_store(options.clone(), lock);
+        }
+        if !std::mem::replace(&mut told, true) {
+            tracing::warn!("another process coordinates this data directory: waiting until it goes");
         }
         pause();
     }
@@ -370,7 +375,8 @@ async fn live(
     ready: mpsc::Sender<(Handle, tokio::runtime::Handle, SqliteStore)>,
 ) -> Result<(), Refusal> {
     options.data_dir.check_database()?;
-    let store = SqliteStore::open(&options.data_dir.database(), options.durability)?;
+    let (database, now) = (options.data_dir.database(), System.now());
+    let store = SqliteStore::open_reserving(&database, options.durability, RESERVE_BYTES, now)?;
     // Before anything is recorded: what ended while nobody coordinated is told of as well.
     store.keep_notices(options.notices.clone());
     let data_dir = options.data_dir.clone();
@@ -394,5 +400,12 @@ async fn live(
 }
 
 fn unreachable(e: &io::Error) -> Refusal {
-    Refusal::new(ErrorCode::Unavailable, format!("cannot use the data directory: {e}"))
+    match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Refusal::disk_full("the data directory"),
+        io::ErrorKind::ReadOnlyFilesystem => {
+            Refusal::new(ErrorCode::Unavailable, "cannot use the data directory: its disk is read-only")
+                .hint("make it writable, or choose another `--data-dir`")
+        }
+        _ => Refusal::new(ErrorCode::Unavailable, format!("cannot use the data directory: {e}")),
+    }
 }

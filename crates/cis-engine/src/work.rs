@@ -174,9 +174,8 @@ impl Node {
                 logs.clear();
             }
             let cap_bytes = node.options().limits.log_cap_bytes;
-            let told = log::append(&path, cap_bytes, &piece).map_err(|e| {
-                Refusal::new(ErrorCode::Unavailable, format!("the log cannot be written: {e}"))
-            })?;
+            let told =
+                log::append(&path, cap_bytes, &piece).map_err(|e| Refusal::unwritten("the log", &e))?;
             logs.insert((execution, fence), path);
             Ok(told)
         });

@@ -101,6 +101,16 @@ impl Journal {
         }
     }
 
+    /// How much is gathered and not written.
+    pub(crate) fn gathered(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Takes back what was gathered beyond that: it did not happen.
+    pub(crate) fn take_back(&mut self, gathered: usize) {
+        self.lines.truncate(gathered);
+    }
+
     /// Writes what was gathered. On an error it stays gathered and is tried again with the next lines.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         if self.lines.is_empty() {
@@ -338,5 +348,24 @@ mod tests {
         }
         journal.flush().unwrap();
         assert!(fs::metadata(&path).unwrap().len() <= COMPACT_BYTES + 10_000);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_kept_and_what_is_taken_back_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("runner.journal");
+        let (mut journal, _) = Journal::open(&path, "boot").unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let disk = std::mem::replace(&mut journal.file, full);
+        journal.starting(&opened(1));
+        journal.ended(&ended_json(1));
+        let lines = journal.gathered();
+        journal.starting(&opened(2));
+        assert_eq!(journal.flush().unwrap_err().kind(), io::ErrorKind::StorageFull);
+        journal.take_back(lines);
+        journal.file = disk;
+        journal.flush().unwrap();
+        let recalled = Journal::open(&path, "boot").unwrap().1;
+        assert_eq!((recalled.open, recalled.ended), (vec![], vec![(key(1), ended_json(1))]));
     }
 }

@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::io;
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Component, Path, PathBuf};
@@ -27,6 +27,10 @@ use crate::stray::Strays;
 /// With so many attempts waiting for a slot, outcomes may be held for [`HOLD_NS`]: nothing starts later for it.
 const HOLD_WHILE_QUEUED: usize = 1;
 const HOLD_NS: u64 = 4 * NS_PER_MS;
+
+/// Before the journal is tried again on a disk that is full. Until then nothing is started: what a killed runner left
+/// could not be found.
+const ROOM_NS: u64 = 1_000 * NS_PER_MS;
 
 /// Processes started in one turn: a spawn takes the kernel a while, and output and exits of others wait.
 const STARTS_PER_TURN: usize = 8;
@@ -123,6 +127,8 @@ pub(crate) struct Runner {
     untold: bool,
     /// When messages that are being held must leave.
     pub(crate) held_ns: Option<u64>,
+    /// When to look whether there is room for the journal again.
+    pub(crate) full_ns: Option<u64>,
     /// The limit of open files that attempts get, where the runner's own had to be raised.
     files_limit: Option<Rlimit>,
 }
@@ -162,6 +168,7 @@ impl Runner {
             last_number: 0,
             untold: false,
             held_ns: None,
+            full_ns: None,
             files_limit: None,
         }
     }
@@ -265,17 +272,24 @@ impl Runner {
     /// Ends the turn. True if more could be started at once.
     pub(crate) fn end_turn(&mut self) -> bool {
         self.send_signals();
+        let lines = self.journal.gathered();
         let batch = self.next_batch();
         let flushed = self.flush();
         if !self.may_hold() {
             self.send();
         }
-        for queued in batch {
-            match &flushed {
-                Ok(()) => self.start(queued),
-                Err(error) => {
-                    let why = format!("cannot write the start journal: {error}");
-                    self.conclude(never_started(queued.start.key, Outcome::Broken { why }));
+        match flushed {
+            Ok(()) => batch.into_iter().for_each(|queued| self.start(queued)),
+            Err(error) if error.kind() == ErrorKind::StorageFull => {
+                self.journal.take_back(lines);
+                batch.into_iter().rev().for_each(|queued| self.queue.push_front(queued));
+                self.full_ns = Some(boot_ns() + ROOM_NS);
+            }
+            Err(error) => {
+                let why = format!("cannot write the start journal: {error}");
+                for queued in batch {
+                    let outcome = Outcome::Broken { why: why.clone() };
+                    self.conclude(never_started(queued.start.key, outcome));
                 }
             }
         }
@@ -284,7 +298,7 @@ impl Runner {
             let _ = self.flush();
             self.send();
         }
-        let free = !self.queue.is_empty() && self.attempts.len() < self.slots;
+        let free = !self.queue.is_empty() && self.attempts.len() < self.slots && self.full_ns.is_none();
         free || self.untold || !self.signals.is_empty()
     }
 
@@ -313,6 +327,10 @@ impl Runner {
 
     /// The attempts whose turn it is, with their intent in the journal.
     fn next_batch(&mut self) -> Vec<Queued> {
+        if self.full_ns.is_some_and(|until| boot_ns() < until) {
+            return Vec::new();
+        }
+        self.full_ns = None;
         let free = self.slots.saturating_sub(self.attempts.len());
         let count = free.min(self.queue.len()).min(STARTS_PER_TURN);
         let batch: Vec<Queued> = self.queue.drain(..count).collect();
@@ -380,7 +398,7 @@ fn is_inside(path: &Path) -> bool {
     path.components().next().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Standard error is `runner.log`.
+/// Standard error is `runner.log`. Where that finds no room either, nobody is told, and no task ends for it.
 pub(crate) fn complain(what: &str, error: &io::Error) {
-    eprintln!("cis runner: cannot {what}: {error}");
+    let _ = writeln!(io::stderr(), "cis runner: cannot {what}: {error}");
 }

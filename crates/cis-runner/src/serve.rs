@@ -115,7 +115,7 @@ impl Place {
             let now_ns = boot_ns();
             let timer = runner.timers.peek().map(|entry| entry.0.0);
             let idle = idle_since_ns.map(|since| since + IDLE_NS);
-            let due = [timer, runner.remnants.due_ns(), runner.held_ns, idle]
+            let due = [timer, runner.remnants.due_ns(), runner.held_ns, runner.full_ns, idle]
                 .into_iter()
                 .flatten()
                 .fold(chores_ns, u64::min);

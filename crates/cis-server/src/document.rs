@@ -137,7 +137,7 @@ fn add_refusals(operation: &mut Operation, method: &str, path: &str, access: Acc
         numbers.push(404);
     }
     if !matches!(method, "GET" | "HEAD") {
-        numbers.extend([408, 413, 422]);
+        numbers.extend([408, 413, 422, 507]);
     }
     // What a path names wrongly is not found; anything else can be wrong in itself.
     let can_be_wrong = |given: &RefOr<Parameter>| matches!(given, RefOr::T(given) if given.parameter_in != ParameterIn::Path);

@@ -30,6 +30,7 @@ pub fn page(code: ErrorCode) -> &'static str {
         AwaitingConfirmation
         ContentConflict
         DatabaseDamaged
+        DiskFull
         DuplicateIdempotencyKey
         Forbidden
         Internal

@@ -109,6 +109,7 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         ErrorCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
         ErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         ErrorCode::Unavailable | ErrorCode::DatabaseDamaged => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorCode::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
         ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

@@ -37,6 +37,15 @@ pub enum StoreError {
     /// What the database holds cannot be; nothing changed, and nothing should before somebody has looked at it.
     #[error("{0}")]
     Damaged(String),
+    /// The disk is full; nothing changed.
+    #[error("the disk is full")]
+    Full,
+    /// The disk may only be read; nothing changed.
+    #[error("the disk is read-only")]
+    ReadOnly,
+    /// What is on the disk is not known any more; whoever opens the store next finds out.
+    #[error("{0}")]
+    Lost(String),
     /// The store has shut down.
     #[error("the store is closed")]
     Closed,
@@ -50,6 +59,13 @@ impl From<StoreError> for Refusal {
                 Self::new(ErrorCode::Unavailable, format!("the database failed: {why}"))
             }
             StoreError::Damaged(why) => damaged(&why),
+            StoreError::Full => Self::disk_full("the database"),
+            StoreError::ReadOnly => {
+                Self::new(ErrorCode::Unavailable, "the database cannot be written: its disk is read-only")
+                    .hint("make it writable, or choose another `--data-dir`; then start again")
+            }
+            StoreError::Lost(why) => Self::new(ErrorCode::Unavailable, why)
+                .hint("look after the disk, then start again: what was acknowledged is taken up from there"),
             StoreError::Closed => Self::new(ErrorCode::Unavailable, "the store is closed"),
         }
     }
@@ -129,6 +145,10 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Answer<()>> + Send;
     /// Notes that processes have started; changes no state.
     fn note_started(&self, started: Vec<Started>) -> impl Future<Output = Answer<()>> + Send;
+    /// Waits until the store can be used no more, and says why: it may be somebody else's write that failed.
+    fn lost(&self) -> impl Future<Output = StoreError> + Send {
+        std::future::pending()
+    }
 }
 
 /// A definition as the store hands it out: parsed once, shared.
@@ -491,6 +511,8 @@ pub struct Advanced {
     pub next_due: Option<Timestamp>,
     /// Large steps are under way: call `work`.
     pub more_work: bool,
+    /// The disk is full: nothing was claimed.
+    pub full: bool,
 }
 
 /// What became of a report.

@@ -4,10 +4,23 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`crash`] | kills node and runner while clients work |
+//! | [`power`] | loses power between a write and its sync |
+//! | [`full`] | fills the disk, and makes room again |
+//! | [`disk`], `vfs` | a disk that remembers and fails on demand, under SQLite |
+//! | [`life`] | a store in use, and what it was acknowledged |
+//! | [`chance`], [`clock`] | seeds and stopwatches |
 
+pub mod chance;
+pub mod clock;
 pub mod crash;
+pub mod disk;
+pub mod full;
+pub mod life;
+pub mod power;
+mod vfs;
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 /// How much of it.
@@ -47,4 +60,10 @@ impl fmt::Display for Finding {
         }
         Ok(())
     }
+}
+
+/// A directory that goes away again; in memory where the system has such a place.
+pub(crate) fn place() -> std::io::Result<tempfile::TempDir> {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::TempDir::new_in(memory) } else { tempfile::TempDir::new() }
 }

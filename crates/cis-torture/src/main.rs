@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cis_torture::{Dose, Finding, crash};
+use cis_torture::{Dose, Finding, crash, full, power};
 use clap::{Parser, ValueEnum};
 
 /// Break CIS on purpose, and check that it holds.
@@ -29,14 +29,20 @@ enum Machine {
     LiveTasks,
     /// Kill the runner under tasks of every policy
     RunnerKilled,
+    /// Power loss between a write and its sync
+    Power,
+    /// A disk that is full, and has room again
+    Full,
 }
 
 impl Machine {
     fn run(self, dose: &Dose) -> anyhow::Result<Finding> {
         match self {
-            Machine::Storm => crash::storm::run(dose),
-            Machine::LiveTasks => crash::live_tasks::run(dose),
-            Machine::RunnerKilled => crash::runner_killed::run(dose),
+            Self::Storm => crash::storm::run(dose),
+            Self::LiveTasks => crash::live_tasks::run(dose),
+            Self::RunnerKilled => crash::runner_killed::run(dose),
+            Self::Power => power::run(dose),
+            Self::Full => full::run(dose),
         }
     }
 }

@@ -34,6 +34,8 @@ pub fn begin(format: Option<Format>, level: Level) {
     };
     let usual = if stderr().is_terminal() { Format::Text } else { Format::Json };
     let lines = tracing_subscriber::fmt().with_writer(stderr).with_max_level(level).with_target(false);
+    // A line there is no room for is lost; complaining of that in the same place would end the node.
+    let lines = lines.log_internal_errors(false);
     match format.unwrap_or(usual) {
         Format::Json => lines.json().flatten_event(true).init(),
         Format::Text => lines.with_ansi(false).init(),

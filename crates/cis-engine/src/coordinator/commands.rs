@@ -9,8 +9,8 @@ use cis_core::source::Timestamp;
 use cis_runner::protocol::{AttemptKey, ToRunner};
 use cis_store::port::{Approve, Approved, Once, Publish, RunRef, Settle, StartRun, StopRun, Store};
 
-use super::Coordinator;
 use super::handle::{Ask, News, Owner};
+use super::{Coordinator, LOOK_AGAIN};
 use crate::command::{About, Command, Reply};
 use crate::context::Context;
 use crate::token;
@@ -118,6 +118,7 @@ impl<S: Store> Coordinator<S> {
                 address: self.options.address.clone(),
                 draining: self.draining,
                 recovery: Some(self.recovery.clone()),
+                full: self.full,
             })),
         }
     }
@@ -166,7 +167,8 @@ impl<S: Store> Coordinator<S> {
     fn keep(&self, run: RunId, context: &Context) -> Result<(), Refusal> {
         let path = self.options.data_dir.context_of_new(run);
         context.save(&path, self.options.durability).map_err(|e| {
-            Refusal::new(ErrorCode::Unavailable, format!("cannot keep the run's environment: {e}"))
+            let _ = std::fs::remove_file(&path);
+            Refusal::unwritten("the run's environment", &e)
         })
     }
 
@@ -204,10 +206,17 @@ impl<S: Store> Coordinator<S> {
         }
     }
 
-    /// Stops a run for a reason of our own.
+    /// Stops a run for a reason of our own; later, if there is no room to say so now.
     pub(super) async fn stop_run(&mut self, run: RunKey, reason: StopReason) -> Result<(), Refusal> {
         let now = self.clock.now();
-        self.stop(StopRun { key: None, run, reason, now }).await.map(drop)
+        match self.stop(StopRun { key: None, run, reason, now }).await {
+            Err(refusal) if refusal.code == ErrorCode::DiskFull => {
+                self.orphans.push(run);
+                self.orphans_due = Some(now.after(LOOK_AGAIN));
+                Ok(())
+            }
+            stopped => stopped.map(drop),
+        }
     }
 
     async fn stop(&mut self, request: StopRun) -> Result<Once<RunStatus>, Refusal> {

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cis_core::error::Refusal;
+use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{Epoch, RunKey};
 use cis_core::notice::Wanted;
 use cis_core::run::StopReason;
@@ -54,6 +54,9 @@ const CLAIM_AHEAD: usize = 16;
 
 /// How long the run of a foreground process that lost its coordinator may stay unclaimed.
 const ORPHAN_GRACE: Millis = Millis(5_000);
+
+/// Before it is tried again to record what there was no room for.
+const LOOK_AGAIN: Millis = Millis(1_000);
 
 /// Asks that may wait for the loop.
 const INBOX_MAX: usize = 256;
@@ -113,6 +116,8 @@ pub struct Coordinator<S> {
     draining: bool,
     /// What was found when this life began.
     recovery: Recovery,
+    /// Nothing more is claimed, until there is room on the disk.
+    full: bool,
 }
 
 impl<S> std::fmt::Debug for Coordinator<S> {
@@ -163,6 +168,7 @@ impl<S: Store> Coordinator<S> {
             leaving: None,
             draining: false,
             recovery,
+            full: false,
         };
         this.take_up(opening).await?;
         this.recovery.log();
@@ -274,37 +280,64 @@ impl<S: Store> Coordinator<S> {
         }
     }
 
-    /// Does everything there is to do now.
+    /// Does everything there is to do now, and there is room for.
     async fn settle(&mut self) -> Result<(), Refusal> {
         loop {
             let now = self.clock.now();
-            let due = self.next_due.is_some_and(|due| due <= now);
-            if !self.reports.is_empty() || self.poke {
-                self.advance(now).await?;
-            } else if self.more_work {
-                self.work(now).await?;
-            } else if due {
-                let swept = self.store.sweep(now, self.clock.since_boot()).await?;
-                self.next_due = swept.next_due;
-                self.more_work |= swept.more_work;
-                self.poke = true;
-                self.ended(swept.ended);
-            } else if self.orphans_due.is_some_and(|due| due <= now) {
-                self.end_orphans().await?;
-            } else if !self.started.is_empty() {
-                self.store.note_started(std::mem::take(&mut self.started)).await?;
-            } else {
-                return self.flush().await;
+            match self.step(now).await {
+                Ok(true) => {}
+                Ok(false) => return self.flush().await,
+                Err(refusal) if refusal.code == ErrorCode::DiskFull => {
+                    self.note_room(false);
+                    // What there is to record is still here, and is tried again by then, or when somebody asks for
+                    // something.
+                    self.next_due = Some(now.after(LOOK_AGAIN));
+                    return self.flush().await;
+                }
+                Err(refusal) => return Err(refusal),
             }
             self.changes.send_modify(|changes| changes.commits += 1);
             self.flush().await?;
         }
     }
 
+    /// Does what is next; false if there is nothing.
+    async fn step(&mut self, now: Timestamp) -> Result<bool, Refusal> {
+        let due = self.next_due.is_some_and(|due| due <= now);
+        if !self.reports.is_empty() || self.poke {
+            self.advance(now).await?;
+        } else if self.more_work {
+            self.work(now).await?;
+        } else if due {
+            let swept = self.store.sweep(now, self.clock.since_boot()).await?;
+            self.next_due = swept.next_due;
+            self.more_work |= swept.more_work;
+            self.poke = true;
+            self.ended(swept.ended);
+        } else if self.orphans_due.is_some_and(|due| due <= now) {
+            self.end_orphans().await?;
+        } else if !self.started.is_empty() {
+            self.store.note_started(self.started.clone()).await?;
+            self.started.clear();
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Says once that the disk is full, and once that it is not any more.
+    fn note_room(&mut self, room: bool) {
+        match (std::mem::replace(&mut self.full, !room), room) {
+            (false, false) => tracing::warn!("the disk is full: nothing new is begun until there is room"),
+            (true, true) => tracing::info!("there is room on the disk again"),
+            _ => {}
+        }
+    }
+
     /// Records what ended and claims what is next, in one transaction.
     async fn advance(&mut self, now: Timestamp) -> Result<(), Refusal> {
-        self.poke = false;
-        let reports = std::mem::take(&mut self.reports);
+        // Kept until they are recorded: there may be no room for them.
+        let reports = self.reports.clone();
         let keys: Vec<AttemptKey> = (reports.iter())
             .map(|report| AttemptKey { execution: report.execution.0, fence: report.fence.0 })
             .collect();
@@ -324,6 +357,9 @@ impl<S: Store> Coordinator<S> {
             capabilities: Vec::new(),
         };
         let advanced = self.store.advance(Advance { reports, claim: Some(claim), now }).await?;
+        self.poke = false;
+        self.reports.clear();
+        self.note_room(!advanced.full);
         if let Some(link) = self.link.as_mut().filter(|_| !keys.is_empty()) {
             cis_fail::point("coordinator.before_ack");
             link.queue(&ToRunner::Ack { keys });
@@ -385,6 +421,7 @@ impl<S: Store> Coordinator<S> {
                 // Every handle is gone: nobody can ask for anything any more.
                 None => self.leaving = Some(oneshot::channel().0),
             },
+            lost = self.store.lost() => return Err(lost.into()),
             message = runner => match message {
                 Ok(message) => self.hear(message).await?,
                 Err(_) => self.reconnect().await?,

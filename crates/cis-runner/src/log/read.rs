@@ -47,6 +47,13 @@ pub struct Position {
     told: [u64; 3],
 }
 
+impl Position {
+    /// How much of what the task printed has been told or declared cut.
+    pub fn told(&self) -> u64 {
+        self.told[Stream::Stdout.index()] + self.told[Stream::Stderr.index()]
+    }
+}
+
 /// Reads the log at `path` from its beginning. See [`Reader`].
 pub fn read(path: &Path) -> io::Result<Reader> {
     Reader::resume(path, Position::default())

@@ -105,6 +105,7 @@ pub(super) async fn ready(Has(state): Has<State>) -> Said {
     let refuse = |why: &str| Ok(expected(Refusal::new(ErrorCode::Unavailable, why)));
     match about {
         Ok(about) if about.draining => refuse("draining"),
+        Ok(about) if about.full => refuse("the disk is full"),
         Ok(_) if !*state.leaving.borrow() => {
             let told = Ready { status: "ready".to_owned(), node: state.options.node.did.clone() };
             Ok(yes(StatusCode::OK, told))

@@ -9,13 +9,14 @@ use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, Value, json};
 
+use super::reserve::LOOK_AGAIN;
 use super::tasks::{self, Live, TaskRow};
 use super::tx::{Tx, parsed};
 use super::{claim, steps};
 use crate::port::{Advance, Advanced, Answer, Ending, Recorded, Report};
 
 /// See [`crate::Store::advance`].
-pub(super) fn advance(tx: &mut Tx<'_>, request: Advance) -> Answer<Advanced> {
+pub(super) fn advance(tx: &mut Tx<'_>, request: &Advance) -> Answer<Advanced> {
     // First of all: whoever may not claim hears it whatever there is to claim, and nothing has changed.
     if let Some(claim) = &request.claim {
         claim::check_epoch(tx, claim.epoch)?;
@@ -28,7 +29,13 @@ pub(super) fn advance(tx: &mut Tx<'_>, request: Advance) -> Answer<Advanced> {
         recorded.push(record(tx, report)?);
     }
     tasks::tell_ending(tx)?;
+    let full = tx.memory.full;
     let claimed = match &request.claim {
+        // There may be room by then.
+        Some(claim) if full && claim.limit > 0 => {
+            tx.due(tx.now.after(LOOK_AGAIN));
+            Vec::new()
+        }
         Some(claim) if claim.limit > 0 => claim::claim(tx, claim)?,
         _ => Vec::new(),
     };
@@ -39,6 +46,7 @@ pub(super) fn advance(tx: &mut Tx<'_>, request: Advance) -> Answer<Advanced> {
         stop: std::mem::take(&mut tx.stop),
         next_due: tx.next_due,
         more_work: steps::under_way(tx)?,
+        full,
     })
 }
 

@@ -32,6 +32,7 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
     if revisions > 0 && !request.new_revision && !asked_before(tx, dag_key, request)? {
         return refuse_other_content(tx, dag_key, request);
     }
+    tx.room()?;
     let revision = Revision(revisions + 1);
     tx.conn
         .prepare_cached(
@@ -194,6 +195,9 @@ pub(super) fn settle(tx: &mut Tx<'_>, request: &Settle) -> Answer<Settled> {
         .hint("publish it again to open a new request")
         .details(json!({"from": status.word(), "to": wanted.word()}))
         .into());
+    }
+    if request.confirm {
+        tx.room()?;
     }
     change_status(tx, request.definition, version, wanted)?;
     tx.conn

@@ -63,6 +63,7 @@ pub(super) fn claim_work(tx: &mut Tx<'_>, request: &ClaimWork) -> Answer<Vec<Hel
         let again = attempts.into_iter().map(|(execution, fence)| still_held(tx, execution, fence));
         return Ok(again.collect::<Answer<Vec<_>>>()?.into_iter().flatten().collect());
     }
+    tx.room()?;
     let (epoch, _) = tx.memory.fences.ok_or(StoreError::Closed)?;
     let claim = Claim {
         epoch,
@@ -161,6 +162,7 @@ pub(super) fn note_progress(tx: &mut Tx<'_>, holding: &Holding, said: &Progress)
     let task = task(tx, holding)?;
     lease(tx, holding, &task)?;
     tx.changes(task.run)?;
+    tx.room()?;
     let (execution, fence) = (holding.execution.0, holding.fence.0);
     let last: i64 = tx
         .conn

@@ -1,10 +1,11 @@
 //! Opening the file: pragmas, and numbered migrations that are only ever appended.
 
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, ffi};
 
 use super::Durability;
 use crate::port::{Answer, StoreError};
@@ -20,11 +21,6 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0007_at_node.sql"),
 ];
 
-/// Pages of write-ahead log before the writer folds them back into the file: about 4 MiB. Small, so that the log
-/// is soon written over instead of growing: writes into blocks a file already has are several times cheaper,
-/// and so is forcing them to disk.
-const CHECKPOINT_PAGES: u32 = 1_000;
-
 /// Page cache of the writer, in KiB.
 const CACHE_KIB: u32 = 16_000;
 
@@ -32,7 +28,7 @@ const CACHE_KIB: u32 = 16_000;
 pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
     // Created for its owner only; SQLite gives its log and index the same mode.
     let created = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(file);
-    created.map_err(|e| StoreError::Database(format!("`{}`: {e}", file.display())))?;
+    created.map_err(|e| unopened(file, &e))?;
     let mut conn = Connection::open(file)?;
     // Until it has proved to be ours and whole, not even closing it may write to it.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -41,11 +37,12 @@ pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
         Durability::Power => "FULL",
         Durability::Process => "NORMAL",
     };
-    // A page of 4 KiB matches what the disk writes at once; WAL lets readers go on while one writes.
+    // A page of 4 KiB matches what the disk writes at once; WAL lets readers go on while one writes. Whoever writes
+    // folds the log back, and hears it if that fails.
     conn.execute_batch(&format!(
         "PRAGMA journal_mode = WAL;
          PRAGMA synchronous = {synchronous};
-         PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
+         PRAGMA wal_autocheckpoint = 0;
          PRAGMA cache_size = -{CACHE_KIB};
          PRAGMA foreign_keys = ON;
          PRAGMA temp_store = MEMORY;"
@@ -108,19 +105,35 @@ fn version(conn: &Connection) -> Answer<usize> {
     Ok(conn.pragma_query_value(None, "user_version", |row| row.get::<_, u32>(0))? as usize)
 }
 
+fn unopened(file: &Path, e: &io::Error) -> StoreError {
+    match e.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => StoreError::ReadOnly,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
+        _ => StoreError::Database(format!("`{}`: {e}", file.display())),
+    }
+}
+
 impl From<rusqlite::Error> for StoreError {
+    /// What can become of a store has names of its own; everything else is told in SQLite's words.
     fn from(e: rusqlite::Error) -> Self {
         use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType};
-        let damaged = match e.sqlite_error_code() {
-            Some(code) => matches!(code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase),
-            // A value that this program would never have written.
-            None => {
-                matches!(
-                    e,
-                    FromSqlConversionFailure(..) | IntegralValueOutOfRange(..) | InvalidColumnType(..)
-                )
-            }
-        };
-        if damaged { Self::Damaged(e.to_string()) } else { Self::Database(e.to_string()) }
+        let code = e.sqlite_error().map_or(0, |e| e.extended_code);
+        match (code, code & 0xff) {
+            // The index of the log is a file as well.
+            (ffi::SQLITE_FULL | ffi::SQLITE_IOERR_SHMSIZE, _) => Self::Full,
+            // The system may have dropped what it could not write, and say next time that all is well.
+            (ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC, _) => Self::Lost(format!(
+                "the disk could not be synced ({e}): whether the last writes are on it is not known"
+            )),
+            (_, ffi::SQLITE_READONLY) => Self::ReadOnly,
+            (_, ffi::SQLITE_CORRUPT | ffi::SQLITE_NOTADB) => Self::Damaged(e.to_string()),
+            _ => match e {
+                // A value that this program would never have written.
+                FromSqlConversionFailure(..) | IntegralValueOutOfRange(..) | InvalidColumnType(..) => {
+                    Self::Damaged(e.to_string())
+                }
+                e => Self::Database(e.to_string()),
+            },
+        }
     }
 }

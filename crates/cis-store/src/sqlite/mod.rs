@@ -10,6 +10,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | `migrate` | opening the file, pragmas, numbered migrations |
+//! | `reserve` | room for what must be recorded when the disk is full |
 //! | `writer` | the thread: queue, group commit, isolation of operations |
 //! | `tx` | one operation's view: rows it has loaded, events it writes, what it will answer |
 //! | `definitions` | publish, settle, decide |
@@ -48,6 +49,7 @@ mod outbox;
 mod pause;
 mod pulse;
 pub mod reader;
+mod reserve;
 mod runs;
 mod standing;
 mod steps;
@@ -71,7 +73,7 @@ use serde::{Deserialize, Serialize};
 use crate::port::{
     Advance, Advanced, Answer, Approve, Approved, Boot, ClaimWork, Conclude, Concluded, Decide, Decided,
     Heartbeat, Held, Holding, NewToken, Once, Opening, Progress, Publish, Published, RunRef, Settle, Settled,
-    StartRun, Started, StopRun, Store, Swept, Tried, Worked,
+    StartRun, Started, StopRun, Store, StoreError, Swept, Tried, Worked,
 };
 
 pub use attempts::AttemptOf;
@@ -82,10 +84,13 @@ pub use log::LogLine;
 pub use outbox::Notice;
 pub use pulse::Pulse;
 pub use reader::Reader;
+pub use reserve::{RESERVE, RESERVE_BYTES};
 pub use steps::Chunks;
 pub use tokens::TokenLine;
 pub use waiting::WaitingLine;
 pub use writer::{Writer, Written};
+
+use reserve::Reserve;
 
 /// How much an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -124,7 +129,18 @@ impl SqliteStore {
 
     /// The same with steps of another size: small ones let a test see everything that lies between two chunks.
     pub fn open_in_chunks(file: &Path, durability: Durability, chunks: Chunks) -> Answer<Self> {
-        let writer = Writer::start(migrate::open(file, durability)?, chunks)?;
+        let writer = Writer::start(migrate::open(file, durability)?, chunks, Reserve::none())?;
+        Ok(Self { writer, shut: Arc::default() })
+    }
+
+    /// Opens `file` and keeps `bytes` beside it, so that what ends while the disk is full is recorded.
+    pub fn open_reserving(file: &Path, durability: Durability, bytes: u64, now: Timestamp) -> Answer<Self> {
+        let conn = match migrate::open(file, durability) {
+            Err(StoreError::Full) if reserve::give_up_beside(file) => migrate::open(file, durability)?,
+            opened => opened?,
+        };
+        let reserve = Reserve::beside(file, bytes, now);
+        let writer = Writer::start(conn, Chunks::default(), reserve)?;
         Ok(Self { writer, shut: Arc::default() })
     }
 
@@ -216,7 +232,7 @@ impl Store for SqliteStore {
 
     async fn advance(&self, mut request: Advance) -> Answer<Advanced> {
         request.claim = request.claim.filter(|_| self.takes_on_more().is_ok());
-        self.writer.call(request.now, move |tx| advance::advance(tx, request)).await
+        self.writer.call(request.now, move |tx| advance::advance(tx, &request)).await
     }
 
     async fn stop_run(&self, request: StopRun) -> Answer<Once<RunStatus>> {
@@ -276,5 +292,9 @@ impl Store for SqliteStore {
     async fn note_started(&self, started: Vec<Started>) -> Answer<()> {
         let now = Timestamp(0);
         self.writer.call(now, move |tx| tasks::note_started(tx, &started)).await
+    }
+
+    async fn lost(&self) -> StoreError {
+        self.writer.lost().await
     }
 }

@@ -78,6 +78,7 @@ pub(super) fn start(tx: &mut Tx<'_>, request: &StartRun) -> Answer<RunRef> {
     if let Some(existing) = existing(tx, request)? {
         return Ok(tx.run(existing)?.reference());
     }
+    tx.room()?;
     let definition = tx.definition(request.definition)?;
     let dag_key = confirmed_dag(tx, request.definition)?;
     check_fit(tx, request, &definition)?;

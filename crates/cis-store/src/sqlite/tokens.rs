@@ -72,6 +72,7 @@ fn token_line(row: &Row<'_>) -> rusqlite::Result<TokenLine> {
 
 /// See [`crate::Store::create_token`].
 pub(super) fn create(tx: &mut Tx<'_>, token: &NewToken) -> Answer<()> {
+    tx.room()?;
     let Caller { identity, roles, scopes, self_confirm } = &token.caller;
     let list = |value: serde_json::Result<String>| value.map_err(|e| StoreError::Database(e.to_string()));
     let roles = list(serde_json::to_string(roles))?;

@@ -56,6 +56,8 @@ pub(super) struct Memory {
     pub(super) wanted: Wanted,
     /// What the present batch has changed, or tried to.
     pub(super) changed: Changed,
+    /// The disk is full: there is no room for new work.
+    pub(super) full: bool,
 }
 
 /// What a claimant must match: a kind, a scope, and what is needed beyond that (names in order, spaces between).
@@ -71,7 +73,7 @@ impl Memory {
         let (definitions, runs, live) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (queues, paused_scopes, position, steps, fences) = (None, None, None, None, None);
         let boot_id = Arc::from("");
-        let (wanted, changed) = (Wanted::default(), Changed::default());
+        let (wanted, changed, full) = (Wanted::default(), Changed::default(), false);
         Self {
             definitions,
             runs,
@@ -85,6 +87,7 @@ impl Memory {
             chunks,
             wanted,
             changed,
+            full,
         }
     }
 
@@ -237,6 +240,11 @@ impl<'a> Tx<'a> {
     /// Something must be swept no later than `at`.
     pub(super) fn due(&mut self, at: Timestamp) {
         self.next_due = Some(self.next_due.map_or(at, |due| due.min(at)));
+    }
+
+    /// Refuses new work where there is no room for it. What was asked before is answered before this is asked.
+    pub(super) fn room(&self) -> Answer<()> {
+        if self.memory.full { Err(StoreError::Full) } else { Ok(()) }
     }
 
     /// Notes that a run, or a task of it, has moved.

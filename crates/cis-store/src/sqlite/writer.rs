@@ -7,20 +7,28 @@
 //! ```
 //!
 //! An operation that is refused or fails undoes only itself (a savepoint each). If SQLite has rolled the whole
-//! transaction back (disk full, say), every operation of the batch is answered with that failure: nobody is
-//! told of a write that is not there.
+//! transaction back, every operation of the batch is answered with that failure: nobody is told of a write that is not
+//! there.
+//!
+//! | what fails | what follows |
+//! |---|---|
+//! | a write, for want of room | the [`Reserve`] is given up and the batch done again, without what is new work |
+//! | a sync | nobody knows what is on the disk: the store is lost, and everybody is told so from then on |
+//! | an operation, by a panic | the same: what it left half done is in memory |
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 
 use cis_core::notice::Wanted;
 use cis_core::source::Timestamp;
 use rusqlite::Connection;
-use tokio::sync::{mpsc, oneshot};
+use rusqlite::config::DbConfig;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::pulse::Pulse;
+use super::reserve::Reserve;
 use super::steps::Chunks;
 use super::tx::{Memory, Tx};
 use crate::port::{Answer, StoreError};
@@ -32,6 +40,11 @@ const QUEUE_MAX: usize = 1024;
 /// the first in line is not kept waiting by the last.
 const BATCH_MAX: usize = 64;
 
+/// Pages of write-ahead log before they are folded back into the file: about 4 MiB. Small, so that the log is soon
+/// written over instead of growing: writes into blocks a file already has are several times cheaper, and so is forcing
+/// them to disk.
+const FOLD_PAGES: i32 = 1_000;
+
 /// A handle on the writer.
 #[derive(Clone)]
 pub struct Writer {
@@ -40,6 +53,8 @@ pub struct Writer {
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
     tally: Arc<Tally>,
     pulse: Pulse,
+    /// Why the store can be used no more, once that is so.
+    lost: watch::Receiver<Option<StoreError>>,
     /// Write on the caller's own thread if nobody else is writing.
     here: bool,
 }
@@ -66,9 +81,9 @@ impl fmt::Debug for Writer {
 
 impl Writer {
     /// Starts the thread.
-    pub(super) fn start(conn: Connection, chunks: Chunks) -> Answer<Self> {
+    pub(super) fn start(conn: Connection, chunks: Chunks, reserve: Reserve) -> Answer<Self> {
         let (tally, pulse) = (Arc::new(Tally::default()), Pulse::new());
-        let pen = Pen { conn, memory: Memory::new(chunks), tally: tally.clone(), pulse: pulse.clone() };
+        let (pen, lost) = Pen::new(conn, Memory::new(chunks), reserve, tally.clone(), pulse.clone())?;
         let pen = Arc::new(Mutex::new(pen));
         let (queue, jobs) = mpsc::channel(QUEUE_MAX);
         let thread = thread::Builder::new()
@@ -78,7 +93,7 @@ impl Writer {
                 move || write_all(&pen, jobs)
             })
             .map_err(|e| StoreError::Database(format!("cannot start the writer thread: {e}")))?;
-        Ok(Self { pen, queue, thread: Arc::new(Mutex::new(Some(thread))), tally, pulse, here: false })
+        Ok(Self { pen, queue, thread: Arc::new(Mutex::new(Some(thread))), tally, pulse, lost, here: false })
     }
 
     /// The same, for a caller that has nothing better to do than wait: two thread switches less.
@@ -97,12 +112,12 @@ impl Writer {
 
     /// See [`super::SqliteStore::keep_notices`].
     pub(super) fn keep_notices(&self, wanted: Wanted) {
-        self.pen.lock().unwrap_or_else(PoisonError::into_inner).memory.wanted = wanted;
+        held(&self.pen).memory.wanted = wanted;
     }
 
     /// Lets the thread finish what is queued and waits until it has closed the file.
     pub(super) fn close(self) {
-        let Self { pen, queue, thread, tally: _, pulse: _, here: _ } = self;
+        let Self { pen, queue, thread, tally: _, pulse: _, lost: _, here: _ } = self;
         drop((pen, queue));
         // Another handle is still in use: whoever drops the last one lets the thread go.
         if let Some(thread) = Arc::into_inner(thread).and_then(|thread| thread.into_inner().ok().flatten()) {
@@ -110,43 +125,72 @@ impl Writer {
         }
     }
 
-    /// Runs `op` in a transaction; answers once it is committed.
+    /// Waits until the store can be used no more, and says why.
+    pub(super) async fn lost(&self) -> StoreError {
+        let mut lost = self.lost.clone();
+        match lost.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or(StoreError::Closed),
+            Err(_) => StoreError::Closed,
+        }
+    }
+
+    /// Runs `op` in a transaction, or in a second one if the first found no room; answers once it is committed.
     pub(super) async fn call<T, F>(&self, now: Timestamp, op: F) -> Answer<T>
     where
         T: Send + 'static,
-        F: FnOnce(&mut Tx<'_>) -> Answer<T> + Send + 'static,
+        F: FnMut(&mut Tx<'_>) -> Answer<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let call = Box::new(Call { now, op: Some(op), result: None, reply });
+        let call = Box::new(Call { now, op, result: None, reply });
         if let Some(call) = self.write_here(call) {
-            self.queue.send(call).await.map_err(|_| StoreError::Closed)?;
+            self.queue.send(call).await.map_err(|_| self.gone())?;
         }
-        answer.await.map_err(|_| StoreError::Closed)?
+        answer.await.map_err(|_| self.gone())?
     }
 
     /// Writes at once, or gives the operation back.
     fn write_here(&self, op: Box<dyn Op>) -> Option<Box<dyn Op>> {
         let mut pen = match self.pen.try_lock() {
             Ok(pen) if self.here => pen,
-            Err(TryLockError::Poisoned(pen)) if self.here => pen.into_inner(),
+            Err(TryLockError::Poisoned(pen)) if self.here => distrusted(pen),
             _ => return Some(op),
         };
         pen.write(&mut vec![op]);
         None
     }
+
+    /// Why nobody answers.
+    fn gone(&self) -> StoreError {
+        // Whoever held it in a panic could not say so.
+        drop(held(&self.pen));
+        self.lost.borrow().clone().unwrap_or(StoreError::Closed)
+    }
+}
+
+/// Takes the pen.
+fn held(pen: &Mutex<Pen>) -> MutexGuard<'_, Pen> {
+    pen.lock().unwrap_or_else(distrusted)
+}
+
+/// Whoever had it before panicked: what is in it is not to be trusted any more.
+fn distrusted(pen: PoisonError<MutexGuard<'_, Pen>>) -> MutexGuard<'_, Pen> {
+    let mut pen = pen.into_inner();
+    pen.lose(StoreError::Lost("a defect of CIS itself: whoever wrote to the store panicked".into()));
+    pen
 }
 
 /// One queued operation, whatever it answers.
 trait Op: Send {
-    /// Runs it and keeps its answer; says whether its writes should stay.
-    fn run(&mut self, conn: &Connection, memory: &mut Memory) -> bool;
+    fn now(&self) -> Timestamp;
+    /// Runs it and keeps its answer; says why if its writes should not stay.
+    fn run(&mut self, conn: &Connection, memory: &mut Memory) -> Answer<()>;
     /// Gives the answer, or `failure` in its place.
     fn answer(self: Box<Self>, failure: Option<StoreError>);
 }
 
 struct Call<T, F> {
     now: Timestamp,
-    op: Option<F>,
+    op: F,
     result: Option<Answer<T>>,
     reply: oneshot::Sender<Answer<T>>,
 }
@@ -154,15 +198,18 @@ struct Call<T, F> {
 impl<T, F> Op for Call<T, F>
 where
     T: Send,
-    F: FnOnce(&mut Tx<'_>) -> Answer<T> + Send,
+    F: FnMut(&mut Tx<'_>) -> Answer<T> + Send,
 {
-    fn run(&mut self, conn: &Connection, memory: &mut Memory) -> bool {
-        let Some(op) = self.op.take() else { return true };
+    fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    fn run(&mut self, conn: &Connection, memory: &mut Memory) -> Answer<()> {
         let mut tx = Tx::new(conn, memory, self.now);
-        let result = op(&mut tx).and_then(|answer| tx.finish().map(|()| answer));
-        let keep = result.is_ok();
+        let result = (self.op)(&mut tx).and_then(|answer| tx.finish().map(|()| answer));
+        let kept = result.as_ref().map(drop).map_err(StoreError::clone);
         self.result = Some(result);
-        keep
+        kept
     }
 
     fn answer(self: Box<Self>, failure: Option<StoreError>) {
@@ -182,7 +229,7 @@ where
 fn write_all(pen: &Mutex<Pen>, mut jobs: mpsc::Receiver<Box<dyn Op>>) {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while jobs.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
-        let mut pen = pen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pen = held(pen);
         // What came while somebody else wrote is committed along.
         while batch.len() < BATCH_MAX
             && let Ok(op) = jobs.try_recv()
@@ -191,36 +238,80 @@ fn write_all(pen: &Mutex<Pen>, mut jobs: mpsc::Receiver<Box<dyn Op>>) {
         }
         pen.write(&mut batch);
     }
-    // Folding the log back on the way out keeps the next start quick; if it fails, the log is still there.
-    let pen = pen.lock().unwrap_or_else(PoisonError::into_inner);
-    let _ = pen.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+    held(pen).close();
 }
 
 /// The connection that writes; whoever holds it is alone.
 struct Pen {
     conn: Connection,
     memory: Memory,
+    reserve: Reserve,
     tally: Arc<Tally>,
     pulse: Pulse,
+    /// How long the log is since the last commit.
+    log_pages: Arc<AtomicI32>,
+    lost: watch::Sender<Option<StoreError>>,
 }
 
 impl Pen {
-    /// Commits the batch and answers every caller.
+    fn new(
+        mut conn: Connection,
+        memory: Memory,
+        reserve: Reserve,
+        tally: Arc<Tally>,
+        pulse: Pulse,
+    ) -> Answer<(Self, watch::Receiver<Option<StoreError>>)> {
+        let log_pages = Arc::new(AtomicI32::new(0));
+        let pages = log_pages.clone();
+        conn.wal_hook(Some(move |_: &mut _, now| {
+            pages.store(now, Ordering::Relaxed);
+            Ok(())
+        }))?;
+        let (lost, told) = watch::channel(None);
+        let mut pen = Self { conn, memory, reserve, tally, pulse, log_pages, lost };
+        // If an earlier life ended because the disk could not be synced, its log may be in memory only. Folded back, it
+        // is written anew.
+        pen.fold(Timestamp(0));
+        Ok((pen, told))
+    }
+
+    /// Commits the batch, if that is still possible, and answers every caller.
     fn write(&mut self, batch: &mut Vec<Box<dyn Op>>) {
-        let failure = self.commit(batch).err();
-        if failure.is_some() {
-            self.memory.forget();
-            // A transaction left open would keep every later batch from beginning.
-            if !self.conn.is_autocommit() {
-                let _ = self.conn.execute_batch("ROLLBACK");
-            }
-        }
+        let now = batch.iter().map(|op| op.now()).max().unwrap_or(Timestamp(0));
+        let lost = self.lost.borrow().clone();
+        let failure = lost.map_or_else(|| self.record(batch, now), Err).err();
         self.tally.commits.fetch_add(1, Ordering::Relaxed);
         self.tally.operations.fetch_add(batch.len() as u64, Ordering::Relaxed);
         // Whoever is answered finds nothing kept that is older than the answer.
         self.pulse.tell(&mut self.memory.changed);
         for op in batch.drain(..) {
             op.answer(failure.clone());
+        }
+        if self.log_pages.load(Ordering::Relaxed) >= FOLD_PAGES {
+            self.fold(now);
+        }
+    }
+
+    /// Commits the batch; where there is no room, once more with the reserve and without new work.
+    fn record(&mut self, batch: &mut [Box<dyn Op>], now: Timestamp) -> Answer<()> {
+        self.memory.full = !self.reserve.is_kept(now);
+        let mut recorded = self.commit(batch).inspect_err(|_| self.undo());
+        if matches!(recorded, Err(StoreError::Full)) && self.reserve.give_up(now) {
+            self.memory.full = true;
+            recorded = self.commit(batch).inspect_err(|_| self.undo());
+        }
+        if let Err(lost @ StoreError::Lost(_)) = &recorded {
+            self.lose(lost.clone());
+        }
+        recorded
+    }
+
+    /// After a failure: what was remembered may never have happened.
+    fn undo(&mut self) {
+        self.memory.forget();
+        // A transaction left open would keep every later batch from beginning.
+        if !self.conn.is_autocommit() {
+            let _ = self.conn.execute_batch("ROLLBACK");
         }
     }
 
@@ -232,10 +323,10 @@ impl Pen {
         }
         for op in batch {
             self.conn.prepare_cached("SAVEPOINT op")?.execute([])?;
-            if !op.run(&self.conn, &mut self.memory) {
+            if let Err(why) = op.run(&self.conn, &mut self.memory) {
                 self.memory.forget();
-                if self.conn.is_autocommit() {
-                    return Err(StoreError::Database("the transaction was rolled back".into()));
+                if self.conn.is_autocommit() || self.is_everybodys(&why) {
+                    return Err(why);
                 }
                 self.conn.prepare_cached("ROLLBACK TO op")?.execute([])?;
             }
@@ -246,12 +337,15 @@ impl Pen {
 
     /// An operation without neighbours needs no savepoint: what it undoes is the whole transaction.
     fn commit_one(&mut self, op: &mut dyn Op) -> Answer<()> {
-        if op.run(&self.conn, &mut self.memory) {
-            return self.seal();
-        }
-        self.memory.forget();
-        if !self.conn.is_autocommit() {
-            self.conn.prepare_cached("ROLLBACK")?.execute([])?;
+        match op.run(&self.conn, &mut self.memory) {
+            Ok(()) => self.seal()?,
+            Err(why) if self.is_everybodys(&why) => return Err(why),
+            Err(_) => {
+                self.memory.forget();
+                if !self.conn.is_autocommit() {
+                    self.conn.prepare_cached("ROLLBACK")?.execute([])?;
+                }
+            }
         }
         Ok(())
     }
@@ -262,6 +356,51 @@ impl Pen {
         self.conn.prepare_cached("COMMIT")?.execute([])?;
         cis_fail::point("store.after_commit");
         Ok(())
+    }
+
+    /// Does a failure concern more than the operation that met it? While the disk is known to be full, an operation
+    /// that finds no room is one that may wait for it.
+    fn is_everybodys(&self, why: &StoreError) -> bool {
+        match why {
+            StoreError::Full => !self.memory.full,
+            StoreError::Lost(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Folds the log back into the file, as far as readers let it.
+    fn fold(&mut self, now: Timestamp) {
+        if self.lost.borrow().is_some() {
+            return;
+        }
+        let fold = |conn: &Connection| {
+            Ok::<_, StoreError>(conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?)
+        };
+        let folded = match fold(&self.conn) {
+            Err(StoreError::Full) if self.reserve.give_up(now) => fold(&self.conn),
+            folded => folded,
+        };
+        // What else may fail leaves a log that is longer than need be, and is folded back later.
+        if let Err(StoreError::Lost(why)) = folded {
+            self.lose(StoreError::Lost(why));
+        }
+    }
+
+    /// From now on nothing is written, not even on the way out.
+    fn lose(&mut self, why: StoreError) {
+        let _ = self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        self.lost.send_if_modified(|lost| {
+            let first = lost.is_none();
+            lost.get_or_insert(why);
+            first
+        });
+    }
+
+    /// Folding the log back on the way out keeps the next start quick; if it fails, the log is still there.
+    fn close(&mut self) {
+        if self.lost.borrow().is_none() {
+            let _ = self.conn.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+        }
     }
 }
 
@@ -291,7 +430,7 @@ mod tests {
         conn.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (n INTEGER PRIMARY KEY CHECK (n > 0))")
             .unwrap();
         conn.busy_timeout(Duration::ZERO).unwrap();
-        (Writer::start(conn, Chunks::default()).unwrap(), other)
+        (Writer::start(conn, Chunks::default(), Reserve::none()).unwrap(), other)
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -341,7 +480,7 @@ mod tests {
     async fn what_was_undone_is_not_remembered() {
         let dir = tempfile::tempdir().unwrap();
         let conn = crate::sqlite::migrate::open(&dir.path().join("dag.db"), Default::default()).unwrap();
-        let writer = Writer::start(conn, Chunks::default()).unwrap();
+        let writer = Writer::start(conn, Chunks::default(), Reserve::none()).unwrap();
         let undone = writer.call(NOW, |tx| {
             tx.queue("shell", "global", &[])?;
             Err::<(), _>(StoreError::Closed)
@@ -353,5 +492,34 @@ mod tests {
             .await
             .unwrap();
         assert_ne!(other, first);
+    }
+
+    /// Whoever waits for a writer that is no more is told so, whichever thread it was.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_panic_costs_the_store_and_nobody_waits_for_it() {
+        for here in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (writer, other) = writer(&dir);
+            writer.call(NOW, |tx| insert(tx, 1)).await.unwrap();
+            let struck = if here { writer.clone().here() } else { writer.clone() };
+            let panics = tokio::spawn(async move { struck.call(NOW, panicking).await });
+            match panics.await {
+                Ok(answer) => assert!(matches!(answer, Err(StoreError::Lost(_))), "{answer:?}"),
+                Err(e) => assert!(here && e.is_panic()),
+            }
+            for writer in [writer.clone(), writer.clone().here()] {
+                let told = writer.call(NOW, |tx| insert(tx, 3)).await;
+                assert!(matches!(&told, Err(StoreError::Lost(why)) if why.contains("panicked")), "{told:?}");
+            }
+            assert!(matches!(writer.lost().await, StoreError::Lost(_)));
+            writer.close();
+            let rows: i64 = other.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
+            assert_eq!(rows, 1);
+        }
+    }
+
+    fn panicking(tx: &mut Tx<'_>) -> Answer<usize> {
+        insert(tx, 2)?;
+        panic!("on purpose")
     }
 }

@@ -353,6 +353,7 @@ impl From<Refusal> for Failure {
             | ErrorCode::PayloadTooLarge
             | ErrorCode::RequestTimeout
             | ErrorCode::RateLimited
+            | ErrorCode::DiskFull
             | ErrorCode::Unavailable
             | ErrorCode::DatabaseDamaged
             | ErrorCode::Internal => 1,

@@ -74,8 +74,8 @@ pub(super) fn work(setup: &Setup, args: &WorkArgs) -> Outcome {
         let task = match next(&client, &claim, &wake, &woken) {
             Ok(Some(tasks)) => tasks.into_iter().next(),
             Ok(None) => return Ok(130),
-            // A node that restarts is worth waiting for; one that says no is not.
-            Err(refusal) if refusal.code == ErrorCode::Unavailable && !args.once => {
+            // A node that restarts, or has no room, is worth waiting for; one that says no is not.
+            Err(refusal) if is_worth_waiting(&refusal) && !args.once => {
                 crate::term::report::warn(&refusal.message);
                 if let Ok(Wake::Interrupted) = woken.recv_timeout(pause) {
                     return Ok(130);
@@ -96,6 +96,10 @@ pub(super) fn work(setup: &Setup, args: &WorkArgs) -> Outcome {
             _ => {}
         }
     }
+}
+
+fn is_worth_waiting(refusal: &Refusal) -> bool {
+    matches!(refusal.code, ErrorCode::Unavailable | ErrorCode::DiskFull)
 }
 
 fn claim_body(args: &WorkArgs, lease: Option<Millis>) -> Value {

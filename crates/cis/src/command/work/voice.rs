@@ -82,5 +82,5 @@ impl Voice {
 
 /// Is it worth another try?
 pub(super) fn is_passing(refusal: &Refusal) -> bool {
-    matches!(refusal.code, ErrorCode::Unavailable | ErrorCode::Internal)
+    matches!(refusal.code, ErrorCode::Unavailable | ErrorCode::DiskFull | ErrorCode::Internal)
 }

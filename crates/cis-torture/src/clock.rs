@@ -1,0 +1,24 @@
+//! The one place that asks for the time: a dose may be one of minutes, and no simulated clock could stand in.
+
+use std::time::Instant;
+
+use crate::Dose;
+
+/// Says when a dose is over.
+#[derive(Debug)]
+pub struct Stopwatch {
+    begun: Instant,
+}
+
+impl Stopwatch {
+    /// Starts now.
+    #[allow(clippy::disallowed_methods, reason = "measuring real time is what this is for")]
+    pub fn start() -> Self {
+        Self { begun: Instant::now() }
+    }
+
+    /// May another round begin after `done` of them?
+    pub fn lets(&self, done: u64, dose: &Dose) -> bool {
+        done < dose.rounds && dose.time.is_none_or(|time| self.begun.elapsed() < time)
+    }
+}
