@@ -137,6 +137,11 @@ impl DataDir {
         self.contexts().join("node.json")
     }
 
+    /// The same while they are written.
+    pub(crate) fn new_node_context(&self) -> PathBuf {
+        self.contexts().join("node.json.new")
+    }
+
     /// Where tasks of a run that came over the network start.
     pub fn work(&self, run: RunId) -> PathBuf {
         self.root.join("work").join(run.to_string())

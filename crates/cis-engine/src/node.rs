@@ -57,10 +57,7 @@ impl Host {
     /// Becomes the coordinator, waiting for one that is there to go. Tasks of runs that come over the network start in
     /// this `context`.
     pub fn open(options: Options, context: Context) -> Result<Self, Refusal> {
-        context.save(&options.data_dir.node_context(), options.durability).map_err(|e| {
-            Refusal::new(ErrorCode::Unavailable, format!("cannot keep the node's environment: {e}"))
-        })?;
-        let (here, store) = session::wait_and_start(&options)?;
+        let (here, store) = session::wait_and_start(&options, &context)?;
         let (handle, desk, logs) = (here.handle(), Desk::default(), Logs::default());
         let (options, growth) = (Arc::new(options), Arc::default());
         let skill_dirs = context.skill_dirs.into();

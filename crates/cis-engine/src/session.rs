@@ -299,10 +299,15 @@ pub fn coordinate(options: Options) -> Result<(), Refusal> {
 }
 
 /// Becomes the coordinator, once whoever is has gone; with the store, for callers who bring their own threads.
-pub(crate) fn wait_and_start(options: &Options) -> Result<(Here, SqliteStore), Refusal> {
+/// Tasks of runs that come over the network start in `context`.
+pub(crate) fn wait_and_start(options: &Options, context: &Context) -> Result<(Here, SqliteStore), Refusal> {
     let mut told = false;
     loop {
         if let Some(lock) = options.data_dir.try_lock().map_err(|e| unreachable(&e))? {
+            // Whole or not at all: others may coordinate the rest of its runs.
+            let (kept, new) = (options.data_dir.node_context(), options.data_dir.new_node_context());
+            let saved = context.save(&new, options.durability).and_then(|()| std::fs::rename(new, kept));
+            saved.map_err(|e| Refusal::unwritten("the node's environment", &e))?;
             return start_with_store(options.clone(), lock);
         }
         if !std::mem::replace(&mut told, true) {

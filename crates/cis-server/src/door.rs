@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State as Has};
@@ -138,6 +139,24 @@ impl Holder {
         Ok(good.map(|token| Self { token, ..self.clone() }))
     }
 
+    /// Waits until the token is good no more, and says so: for those who wait meanwhile.
+    pub(crate) async fn no_longer_good(&self, state: &State) -> Refusal {
+        let mut tokens = state.kept.tokens_changed();
+        tokens.mark_changed();
+        let runs_out = runs_out(self.token.expires_at, state.node.now());
+        tokio::pin!(runs_out);
+        loop {
+            tokio::select! {
+                () = &mut runs_out => break,
+                changed = tokens.changed() => if changed.is_err() { std::future::pending().await },
+            }
+            if !matches!(self.again(state).await, Ok(Some(_))) {
+                break;
+            }
+        }
+        not_good()
+    }
+
     /// Somebody who only says who they are: as good as a token that an agent would get, and nothing more.
     fn at_its_word(did: &str, now: Timestamp) -> Result<Self, Refusal> {
         let did: Did =
@@ -177,11 +196,22 @@ async fn holder(headers: &HeaderMap, from: IpAddr, state: &State) -> Result<Hold
         }
         found => {
             state.limits.note_stranger(from, Instant::now());
-            let why = match found {
-                Some(_) => "this token was revoked or has run out",
-                None => "nobody has this token",
-            };
-            Err(Refusal::new(ErrorCode::Unauthorized, why))
+            Err(match found {
+                Some(_) => not_good(),
+                None => Refusal::new(ErrorCode::Unauthorized, "nobody has this token"),
+            })
         }
+    }
+}
+
+fn not_good() -> Refusal {
+    Refusal::new(ErrorCode::Unauthorized, "this token was revoked or has run out")
+}
+
+/// Waits until `at`, if there is such a moment.
+pub(crate) async fn runs_out(at: Option<Timestamp>, now: Timestamp) {
+    match at {
+        Some(at) => tokio::time::sleep(Duration::from_millis(at.since(now).0)).await,
+        None => std::future::pending().await,
     }
 }

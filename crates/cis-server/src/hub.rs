@@ -103,7 +103,14 @@ impl Hub {
     /// Waits until the pulse of a DAG is another than `beat`.
     pub(crate) async fn changed(&self, dag_id: &str, beat: u64) {
         let (wake, woken) = oneshot::channel();
-        lock(&self.waiting).push(Waiting { dag_id: dag_id.to_owned(), beat, wake });
+        {
+            let mut waiting = lock(&self.waiting);
+            if waiting.len() == waiting.capacity() {
+                // Those who gave up: nobody else may come by for hours.
+                waiting.retain(|one| !one.wake.is_closed());
+            }
+            waiting.push(Waiting { dag_id: dag_id.to_owned(), beat, wake });
+        }
         // What came between the caller's look and now wakes nobody.
         if self.pulse.of_dag(dag_id) == beat {
             let _ = woken.await;
@@ -120,8 +127,8 @@ impl Hub {
         let (to, news) = mpsc::channel(AHEAD);
         let mut followers = lock(&self.followers);
         if followers.by_dag.is_empty() {
-            // Nobody was there to be told what came before.
-            followers.told = last;
+            // Nobody was there to be told what came before. It may have been told beyond that, to somebody who has gone.
+            followers.told = followers.told.max(last);
         }
         let (key, from) = (followers.next_key, followers.told);
         followers.next_key += 1;
@@ -131,7 +138,7 @@ impl Hub {
         Ok(Following { hub: self.clone(), dag_id, key, from, news })
     }
 
-    /// Tells everybody what they wait for, for as long as the store lives.
+    /// Tells everybody what they wait for.
     pub(crate) async fn attend(&self, reads: &Reads) {
         let mut beats = self.pulse.beats();
         loop {
@@ -163,8 +170,11 @@ impl Hub {
                 }
                 followers.told
             };
-            // What cannot be read now is read with the next commit.
-            let Ok(lines) = reads.read(move |reader| Ok(reader.log(from, BATCH)?)).await else { return };
+            let Ok(lines) = reads.read(move |reader| Ok(reader.log(from, BATCH)?)).await else {
+                // What cannot be read now is read soon.
+                self.bell.notify_one();
+                return;
+            };
             let more = lines.len() == BATCH as usize;
             lock(&self.followers).tell(lines);
             if !more {

@@ -409,8 +409,10 @@ pub struct StartRun {
     /// A foreground process owns it; it ends with that process.
     pub attached: bool,
     /// Its tasks start where the node says, each run in a directory of its own; else where its caller is.
+    #[serde(default)]
     pub at_node: bool,
     /// What the caller traces it by.
+    #[serde(default)]
     pub traceparent: Option<String>,
     /// One per task; `None` means run them all.
     pub fates: Option<Vec<Fate>>,

@@ -187,6 +187,25 @@ fn a_claim_whose_claimer_is_gone_runs_out_like_any_other() {
     node.assert_sound();
 }
 
+#[test]
+fn whoever_waits_with_a_token_that_is_taken_back_is_told() {
+    let node = Node::new();
+    let up = node.up();
+    up.client.run(&field("d", 1, &json!({"needs": ["nobody"]})));
+    let version = up.client.get("/api/v1/dag/d/status").json()["version"].clone();
+    let worker = up.client.with(&node.token(["w", "--as", "worker"]));
+    std::thread::scope(|scope| {
+        let claims = scope.spawn(|| worker.post("/api/v1/tasks/claim", r#"{"wait_secs": 60}"#).status);
+        let polls =
+            scope.spawn(|| worker.get(&format!("/api/v1/dag/d/status?wait=60s&after={version}")).status);
+        let listed = node.json(["token", "list"]);
+        let line =
+            listed["tokens"].as_array().unwrap().iter().find(|token| token["identity"] == "w").unwrap();
+        node.ok(["token", "revoke", line["token_id"].as_str().unwrap()]);
+        assert_eq!((claims.join().unwrap(), polls.join().unwrap()), (401, 401));
+    });
+}
+
 /// What a client saw of one task: between which ticks, and what.
 #[derive(Debug, Clone, Copy)]
 struct Op {

@@ -22,6 +22,10 @@ fn dag(id: &str, command: &str) -> String {
     json!({"dag_id": id, "tasks": [{"id": "t1", "type": "shell", "command": command}]}).to_string()
 }
 
+fn external(id: &str) -> String {
+    json!({"dag_id": id, "tasks": [{"id": "t1", "type": "external"}]}).to_string()
+}
+
 /// Publishes and confirms; answers the run's id.
 fn start(client: &Client, definition: &str) -> String {
     let published = client.post(PUBLISH, definition);
@@ -302,6 +306,19 @@ fn a_paused_scope_waits_and_others_do_not() {
     assert_eq!((&held["status"], &held["paused"]), (&json!("queued"), &json!(true)));
     assert_eq!(pause(&up.client, "project-b", "unpause"), 200);
     until_completed(&theirs, "theirs");
+    // Whoever looked before is told, and whoever looks again: nothing about the run itself has changed.
+    start(&theirs, &external("waits"));
+    let paused = |is: bool| theirs.until("waits", move |told| told["paused"] == is);
+    let version = paused(false)["version"].clone();
+    let path = format!("/api/v1/dag/waits/status?wait=60s&after={version}");
+    std::thread::scope(|scope| {
+        let told = scope.spawn(|| theirs.get(&path).json());
+        assert_eq!(pause(&up.client, "project-b", "pause"), 200);
+        assert_eq!(theirs.get("/api/v1/dag/waits/status").json()["paused"], true);
+        assert_eq!(told.join().unwrap()["paused"], true);
+    });
+    assert_eq!(pause(&up.client, "project-b", "unpause"), 200);
+    assert_eq!(theirs.get("/api/v1/dag/waits/status").json()["paused"], false);
 }
 
 #[test]

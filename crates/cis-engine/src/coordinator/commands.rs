@@ -155,8 +155,9 @@ impl<S: Store> Coordinator<S> {
     /// Decides about a task that waits for a person: that may make it claimable, or end its run.
     async fn approve(&mut self, request: Approve) -> Result<Once<Approved>, Refusal> {
         let approved = self.store.approve(request).await?;
-        let over = approved.answer.as_ref().ok().map(|told| &told.run).filter(|run| run.status.is_terminal());
-        if let Some(run) = over.filter(|run| self.unfinished.contains_key(&run.key)) {
+        // The same decision again has ended nothing.
+        let new = approved.answer.as_ref().ok().filter(|told| told.changed && !approved.replayed);
+        if let Some(run) = new.map(|told| &told.run).filter(|run| run.status.is_terminal()) {
             self.run_over(run.key, run.status);
         }
         self.look();

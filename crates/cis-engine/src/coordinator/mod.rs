@@ -1,4 +1,4 @@
-//! The loop that decides what happens next. It alone talks to the store and to the runner.
+//! The loop that decides what happens next. It alone talks to the runner; of what others write to the store it hears.
 //!
 //! ```text
 //!            ┌───────────── asks (commands, owners that went away) ─────────────┐

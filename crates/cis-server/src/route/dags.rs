@@ -29,6 +29,7 @@ use crate::answer::{self, Novelty, Progress, Shown, Standing, Versioned};
 use crate::cursor::LIMIT_MAX;
 use crate::definition::Definition;
 use crate::document::DAGS;
+use crate::door::Holder;
 use crate::kept::{Stand, View};
 use crate::say::{self, No, Said, Yes, not_found, said_no, yes};
 
@@ -338,6 +339,7 @@ pub(super) struct StatusQuery {
 pub(super) async fn status(
     Has(state): Has<State>,
     Extension(caller): Extension<Caller>,
+    Extension(holder): Extension<Holder>,
     Path(id): Path<String>,
     Args(query): Args<StatusQuery>,
     headers: HeaderMap,
@@ -359,6 +361,7 @@ pub(super) async fn status(
             stand(&state, &caller, &view).await
         }
         () = crate::gone(state.leaving.clone()) => stand(&state, &caller, &view).await,
+        refusal = holder.no_longer_good(&state), if query.after.is_some() => Err(refusal),
     };
     let Stand { tag, body, .. } = told.map_err(|refusal: Refusal| {
         let missing = refusal.code == ErrorCode::NotFound;
@@ -381,17 +384,22 @@ async fn stand(state: &State, caller: &Caller, view: &View) -> Result<Stand, Ref
     if let Some(stand) = state.kept.stand(view) {
         return Ok(stand);
     }
-    let (beat, by, of) = (state.kept.beat(view), caller.clone(), view.clone());
+    let (by, of, at) = (caller.clone(), view.clone(), state.clone());
     let stand = state.reads.read(move |reader| {
+        // Somebody else may have looked while this one waited for its turn.
+        if let Some(stand) = at.kept.stand(&of) {
+            return Ok(stand);
+        }
+        let beat = at.kept.beat(&of);
         let told = stands(reader, &by, &of.dag_id, of.scope.as_ref())?;
         let version = told.version;
         let tag = HeaderValue::from_str(&format!("\"{version}\""));
         let tag = tag.map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
-        Ok(Stand { beat, version, tag, body: Yes::new(told).text().into() })
+        let stand = Stand { beat, version, tag, body: Yes::new(told).text().into() };
+        at.kept.keep_stand(of, stand.clone());
+        Ok(stand)
     });
-    let stand = stand.await?;
-    state.kept.keep_stand(view.clone(), stand.clone());
-    Ok(stand)
+    stand.await
 }
 
 /// Where a DAG stands: its latest run, or its latest revision.

@@ -1,7 +1,6 @@
 //! Following along: server-sent events, resumable from any position without gap or repeat.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::State as Has;
@@ -11,7 +10,6 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Position;
-use cis_core::source::Timestamp;
 use cis_store::sqlite::LogLine;
 use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
@@ -21,7 +19,7 @@ use utoipa::IntoParams;
 use super::Args;
 use crate::State;
 use crate::document::EVENTS;
-use crate::door::Holder;
+use crate::door::{Holder, runs_out};
 use crate::hub::{BATCH, News};
 use crate::say::Said;
 
@@ -138,7 +136,8 @@ impl Follower {
         }
         self.from = news.line.position;
         // Whoever may no longer call hears no more.
-        if self.tokens.has_changed().unwrap_or(true) && !self.may_hear().await {
+        let changed = self.tokens.has_changed().unwrap_or(true);
+        if !self.holder.token.is_good(self.state.node.now()) || (changed && !self.may_hear().await) {
             return false;
         }
         if !self.filter.wants(&self.holder.token.caller, &news.line) {
@@ -157,13 +156,6 @@ impl Follower {
             }
             _ => false,
         }
-    }
-}
-
-async fn runs_out(at: Option<Timestamp>, now: Timestamp) {
-    match at {
-        Some(at) => tokio::time::sleep(Duration::from_millis(at.since(now).0)).await,
-        None => std::future::pending().await,
     }
 }
 

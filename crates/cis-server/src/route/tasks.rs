@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -19,6 +20,7 @@ use crate::State;
 use crate::answer::{self, Beat, Claimed, Noted, Written};
 use crate::definition::Submission;
 use crate::document::TASKS;
+use crate::door::Holder;
 use crate::say::{Said, Yes, not_found, said_no, yes};
 
 /// A lease, unless the claim says otherwise, and what it may say.
@@ -69,13 +71,19 @@ struct Claim {
 /// It answers once there is something, or the time is over.
 #[utoipa::path(post, path = "/api/v1/tasks/claim", tag = TASKS, params(Asked), request_body = Option<Claim>,
     responses((status = 200, description = "the caller holds them", body = Yes<Claimed>), (status = 409)))]
-pub(super) async fn claim(Has(state): Has<State>, asked: Asked) -> Said {
+pub(super) async fn claim(
+    Has(state): Has<State>,
+    Extension(holder): Extension<Holder>,
+    asked: Asked,
+) -> Said {
     let claim: Claim = asked.json()?;
     let wait = Duration::from_secs(claim.wait_secs.unwrap_or(0)).min(WAIT_MAX);
     let request = wanted(&state, claim, &asked)?;
     let jobs = tokio::select! {
         jobs = state.node.claim(request, wait) => jobs?,
         () = crate::gone(state.leaving.clone()) => Vec::new(),
+        // What it claimed from then on it could neither keep nor end.
+        refusal = holder.no_longer_good(&state) => return Err(refusal.into()),
     };
     Ok(yes(StatusCode::OK, Claimed { tasks: jobs.into_iter().map(job).collect() }))
 }

@@ -161,7 +161,6 @@ pub(super) fn heartbeat(tx: &mut Tx<'_>, holding: &Holding, term: Option<Millis>
 pub(super) fn note_progress(tx: &mut Tx<'_>, holding: &Holding, said: &Progress) -> Answer<()> {
     let task = task(tx, holding)?;
     lease(tx, holding, &task)?;
-    tx.changes(task.run)?;
     tx.room()?;
     let (execution, fence) = (holding.execution.0, holding.fence.0);
     let last: i64 = tx

@@ -74,6 +74,8 @@ pub(super) fn scope(tx: &mut Tx<'_>, scope: &Scope, paused: bool) -> Answer<bool
         tx.conn.prepare_cached("DELETE FROM paused_scopes WHERE scope = ?1")?.execute([scope.as_str()])?
     };
     tx.memory.paused_scopes = None;
+    // A status says whether its scope is paused.
+    tx.memory.changed.everything();
     Ok(changed == 1)
 }
 

@@ -24,6 +24,7 @@ struct Inner {
 #[derive(Debug, Default)]
 pub(super) struct Changed {
     places: Vec<usize>,
+    everything: bool,
     tokens: bool,
 }
 
@@ -57,6 +58,9 @@ impl Pulse {
 
     /// Says what has been committed.
     pub(super) fn tell(&self, changed: &mut Changed) {
+        if std::mem::take(&mut changed.everything) {
+            changed.places = (0..PLACES).collect();
+        }
         for place in changed.places.drain(..) {
             self.0.dags[place].fetch_add(1, Ordering::Release);
         }
@@ -73,6 +77,11 @@ impl Changed {
         if self.places.last() != Some(&place) {
             self.places.push(place);
         }
+    }
+
+    /// Too much to say by name.
+    pub(super) fn everything(&mut self) {
+        self.everything = true;
     }
 
     pub(super) fn tokens(&mut self) {
