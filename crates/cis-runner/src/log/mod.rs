@@ -51,6 +51,9 @@ const OVERHEAD_BYTES: usize = HEADER_BYTES + TRAILER_BYTES;
 /// No frame carries more than this; anything else at its place is not a frame.
 const FRAME_BYTES_MAX: usize = 64 << 10;
 
+/// No stream is as long as this, nor does a log take as many turns; below it, sums of places and lengths do not overflow.
+const OFFSET_MAX: u64 = 3 << 62;
+
 /// First frame of a tail file: its offset is the turn the file was written in, from 1.
 const KIND_TURN: u8 = 3;
 /// Last frame of a log of which something was cut: 3 × u64, how long each stream was.
@@ -85,7 +88,10 @@ impl Header {
             at_ms: i64::from_le_bytes(*at_ms),
             offset: u64::from_le_bytes(*rest.first_chunk::<8>()?),
         };
-        (header.kind <= KIND_TOTALS && header.len as usize <= FRAME_BYTES_MAX).then_some(header)
+        let is_frame = header.kind <= KIND_TOTALS
+            && header.len as usize <= FRAME_BYTES_MAX
+            && header.offset <= OFFSET_MAX;
+        is_frame.then_some(header)
     }
 
     fn frame_bytes(self) -> u64 {

@@ -306,14 +306,15 @@ pub fn summary(path: &Path) -> LogSummary {
         match entry {
             Entry::Record(record) => {
                 if let Some(tail) = tails.get_mut(record.stream.index()) {
-                    summary.bytes += record.bytes.len() as u64;
+                    summary.bytes = summary.bytes.saturating_add(record.bytes.len() as u64);
                     tail.extend_from_slice(&record.bytes);
                     tail.drain(..tail.len().saturating_sub(TAIL_BYTES));
                 }
             }
             Entry::Cut { bytes, .. } => {
-                summary.bytes += bytes;
-                summary.cut_bytes += bytes;
+                // As long as a damaged log makes it.
+                summary.bytes = summary.bytes.saturating_add(bytes);
+                summary.cut_bytes = summary.cut_bytes.saturating_add(bytes);
             }
         }
     }
@@ -377,6 +378,26 @@ mod tests {
             }
             let stdout: usize = (0..3_000).map(|line| format!("line {line}\n").len()).sum();
             assert_eq!(next, [stdout as u64, 30, 0]);
+        }
+    }
+
+    /// Found by fuzzing: what no stream can hold is no frame, rather than a sum that overflows.
+    #[test]
+    fn a_place_beyond_every_stream_is_no_frame() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let frame = |kind, offset, body: &[u8]| {
+            let header = Header { kind, len: body.len() as u32, at_ms: 1, offset };
+            [&header.encode(), body, &header.len.to_le_bytes()].concat()
+        };
+        let totals = [u64::MAX; 3].map(u64::to_le_bytes).concat();
+        let good = [frame(0, 0, b"x"), frame(KIND_TOTALS, 0, &totals)].concat();
+        for damaged in [frame(0, u64::MAX, b"y"), frame(KIND_TURN, u64::MAX, b"")] {
+            std::fs::write(&path, [&good[..], &good, &damaged].concat()).unwrap();
+            std::fs::write(tail_path(&path, 1), &damaged).unwrap();
+            assert_eq!(read(&path).unwrap().filter(|e| matches!(e, Ok(Entry::Record(_)))).count(), 2);
+            assert_eq!(summary(&path).cut_bytes, u64::MAX);
+            assert_eq!(last_line(&path).as_deref(), Some("xx"));
         }
     }
 
