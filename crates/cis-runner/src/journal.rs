@@ -165,6 +165,20 @@ fn rewrite(path: &Path, boot_id: &str) -> io::Result<(File, u64, Recalled)> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Recalled::default(),
         Err(error) => return Err(error),
     };
+    let lines = lines_of(&recalled, boot_id);
+    let new_path = path.with_extension("journal.new");
+    let mut options = OpenOptions::new();
+    let mut file = options.append(true).create(true).mode(0o600).open(&new_path)?;
+    file.set_len(0)?;
+    file.write_all(lines.as_bytes())?;
+    cis_fail::point("runner.before_rewrite");
+    fs::rename(&new_path, path)?;
+    cis_fail::point("runner.after_rewrite");
+    Ok((file, lines.len() as u64, recalled))
+}
+
+/// The shortest journal that is recalled as this.
+fn lines_of(recalled: &Recalled, boot_id: &str) -> String {
     let mut lines = String::new();
     push_line(&mut lines, format_args!("B {boot_id}"));
     push_line(&mut lines, format_args!("E {}", recalled.epoch));
@@ -177,15 +191,7 @@ fn rewrite(path: &Path, boot_id: &str) -> io::Result<(File, u64, Recalled)> {
     for (_, json) in &recalled.ended {
         push_line(&mut lines, format_args!("D {json}"));
     }
-    let new_path = path.with_extension("journal.new");
-    let mut options = OpenOptions::new();
-    let mut file = options.append(true).create(true).mode(0o600).open(&new_path)?;
-    file.set_len(0)?;
-    file.write_all(lines.as_bytes())?;
-    cis_fail::point("runner.before_rewrite");
-    fs::rename(&new_path, path)?;
-    cis_fail::point("runner.after_rewrite");
-    Ok((file, lines.len() as u64, recalled))
+    lines
 }
 
 /// Replays the lines. What cannot be read is passed over: a torn last line, or one of a later version.
@@ -208,7 +214,10 @@ fn recall(mut file: impl io::BufRead, boot_id: &str) -> io::Result<Recalled> {
             "B" => same_boot = rest == boot_id,
             "E" => epoch = rest.parse().unwrap_or(epoch).max(epoch),
             "S" => {
-                if let Some(opened) = parse_opened(rest) {
+                // What has ended does not start again, whatever a damaged journal says.
+                if let Some(opened) = parse_opened(rest)
+                    && !ended.contains_key(&opened.key)
+                {
                     open.insert(opened.key, opened);
                 }
             }
@@ -318,6 +327,14 @@ mod tests {
         let after_reboot = Journal::open(&path, "other").unwrap().1;
         assert!(after_reboot.open.iter().all(|opened| opened.leader.is_none() && opened.session == 0));
         assert_eq!(after_reboot.ended, expected.ended);
+    }
+
+    #[test]
+    fn what_has_ended_does_not_start_again() {
+        let mut lines = format!("B boot\nD {}\n", ended_json(2));
+        push_opened(&mut lines, &opened(2));
+        let recalled = recall(lines.as_bytes(), "boot").unwrap();
+        assert_eq!((recalled.open, recalled.ended), (vec![], vec![(key(2), ended_json(2))]));
     }
 
     #[test]
