@@ -115,8 +115,12 @@ fn time_out_runs(tx: &mut Tx<'_>) -> Answer<()> {
         )?
         .query_map(params![tx.now.0, SWEEP_MAX], |row| row.get(0).map(RunKey))?
         .collect::<Result<_, _>>()?;
+    let now = tx.now;
     for run in due {
-        runs::stop(tx, run, StopReason::Timeout)?;
+        // By its row as it is now: it may have begun in this very sweep, and have another deadline since.
+        if tx.run(run)?.deadline.is_some_and(|deadline| deadline <= now) {
+            runs::stop(tx, run, StopReason::Timeout)?;
+        }
     }
     Ok(())
 }

@@ -248,6 +248,15 @@ pub(crate) fn the_run_has_begun_when_a_person_is_asked<H: Home>(w: &mut World<H>
     assert_eq!(w.story(run), "timed_out: cancelled cancelled");
 }
 
+pub(crate) fn a_run_that_begins_in_a_sweep_is_not_late_in_it<H: Home>(w: &mut World<H>) {
+    let late = with(task("a", &[]), |more| more.queue_timeout = Some(Millis(10)));
+    let asks = Task { run_if: RunIf::AllDone, ..plain("b", &[0]) };
+    let run = w.go(&Dag { queue_timeout: Some(Millis(10)), ..dag("d", vec![late, asks]) });
+    // Both have waited too long; but the end of the one lets a person be asked, and the run has begun.
+    assert!(!w.sweep_after(10).more_work);
+    assert_eq!(w.story(run), "running: timed_out waiting");
+}
+
 pub(crate) fn a_decision_with_a_key_is_done_once<H: Home>(w: &mut World<H>) {
     let run = w.go(&dag("d", vec![plain("a", &[])]));
     let key = |request: &str| {

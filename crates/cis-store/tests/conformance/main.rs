@@ -206,6 +206,7 @@ suite! { sqlite, crate::SqliteHome:
         an_answer_in_time_ends_the_wait,
         a_stop_cancels_what_waits,
         the_run_has_begun_when_a_person_is_asked,
+        a_run_that_begins_in_a_sweep_is_not_late_in_it,
         a_decision_with_a_key_is_done_once,
         a_new_life_finds_what_waits,
         a_resumed_run_carries_the_answer,
