@@ -113,14 +113,15 @@ fn what_is_out_of_order_is_found_and_repaired_and_said() {
         .code(1)
         .tells("is now for its owner only (it was 644)")
         .tells("hint: stop whoever coordinates, and `cis doctor --repair` again");
-    assert!(context.exists() && !support::process::is_gone(stray.0.id()));
+    assert!(output.exists() && !support::process::is_gone(stray.0.id()));
+    assert!(!context.exists(), "that one goes with every start");
     stop(up).code(0);
 
     node.cis(["doctor", "--repair"])
         .code(0)
-        .tells(&format!("removed `{}`", context.display()))
+        .tells(&format!("removed `{}`", output.display()))
         .tells(&format!("killed process {} (sleep 1000)", stray.0.id()));
-    assert!(!context.exists() && !output.exists() && wait_gone(stray.0.id()));
+    assert!(!output.exists() && wait_gone(stray.0.id()));
     let told = node.json(["doctor"]);
     assert_eq!(told["sound"], true, "{told}");
     assert_eq!(node.survivors().len(), 1, "what was left behind on purpose lives");
