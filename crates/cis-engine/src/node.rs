@@ -162,7 +162,14 @@ impl Node {
     {
         let (writing, handle) = (write(self.store.clone()), self.handle.clone());
         let writing = tokio::spawn(async move {
-            let once = writing.await?;
+            let once = match writing.await {
+                Ok(once) => once,
+                Err(e) => {
+                    // The disk may be full: the loop finds out when there is room again.
+                    handle.look().await;
+                    return Err(e.into());
+                }
+            };
             if let Ok(told) = once.answer.as_ref()
                 && !once.replayed
             {

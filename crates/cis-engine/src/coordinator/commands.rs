@@ -109,17 +109,23 @@ impl<S: Store> Coordinator<S> {
                 self.look();
                 Ok(Reply::Revoked(revoked))
             }
-            Command::Hello => Ok(Reply::Hello(About {
-                pid: std::process::id(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                epoch: self.epoch.0,
-                durability: self.options.durability,
-                slots: self.options.slots,
-                address: self.options.address.clone(),
-                draining: self.draining,
-                recovery: Some(self.recovery.clone()),
-                full: self.full,
-            })),
+            Command::Hello => {
+                // As things stand after everything that was told before.
+                if self.poke {
+                    self.advance(now).await?;
+                }
+                Ok(Reply::Hello(About {
+                    pid: std::process::id(),
+                    version: env!("CARGO_PKG_VERSION").to_owned(),
+                    epoch: self.epoch.0,
+                    durability: self.options.durability,
+                    slots: self.options.slots,
+                    address: self.options.address.clone(),
+                    draining: self.draining,
+                    recovery: Some(self.recovery.clone()),
+                    full: self.full,
+                }))
+            }
         }
     }
 
