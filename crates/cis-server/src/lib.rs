@@ -140,8 +140,8 @@ pub async fn serve(listener: TcpListener, node: Node, options: Options, leaving:
     let state = State(Arc::new(parts));
     tokio::select! {
         () = listen::serve(listener, route::router(state), leaving.clone()) => {}
-        // Only if the coordinator is gone: then there is nobody left to serve.
-        _ = claimers.attend_claimers() => {}
+        // With the coordinator gone the node is told to leave; whoever is still waiting for an answer gets one.
+        () = async { if claimers.attend_claimers().await.is_ok() { std::future::pending().await } } => {}
         () = followers.attend(&views) => {}
         // Whoever does not take its answer keeps nobody from leaving.
         () = async { gone(leaving).await; tokio::time::sleep(LEAVE_MAX).await } => {}
