@@ -111,9 +111,6 @@ pub enum Command {
     Completions { shell: clap_complete::Shell },
     /// Coordinate this data directory until no run is left (detached runs start this for you)
     Coordinator(CoordinatorArgs),
-    /// The process that owns task processes
-    #[command(hide = true)]
-    Runner,
     /// Become a command that cannot reach a directory
     #[command(hide = true)]
     Confined {

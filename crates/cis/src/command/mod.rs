@@ -38,7 +38,7 @@ mod watch;
 mod why;
 mod work;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cis_client::Client;
@@ -96,6 +96,17 @@ pub fn main(cli: Cli) -> ExitCode {
     }
 }
 
+/// Owns the task processes of a data directory.
+pub fn runner(data_dir: &Path) -> ExitCode {
+    match cis_runner::serve::run(data_dir) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = Report::new("Unavailable", error.to_string()).print(false);
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Tells what is wrong with the command line: as JSON, if that was asked for; help and version as they are.
 pub fn misused(error: &clap::Error) -> ExitCode {
     let as_json = std::env::args_os().any(|arg| arg == "--json");
@@ -111,7 +122,6 @@ pub fn misused(error: &clap::Error) -> ExitCode {
 fn dispatch(cli: Cli) -> Outcome {
     let Cli { global, command } = cli;
     match command {
-        Command::Runner => runner(&global),
         Command::Completions { shell } => setup::completions(shell),
         Command::Init { force } => setup::init(global.json, force),
         Command::Config(ConfigCommand::Show) => setup::show_config(&Setup::new(&global, Flags::default())?),
@@ -196,14 +206,6 @@ fn dag(setup: &Setup, command: DagCommand) -> Outcome {
             Err(Refusal::new(ErrorCode::Internal, "dispatched elsewhere").into())
         }
     }
-}
-
-fn runner(global: &Global) -> Outcome {
-    let Some(data_dir) = &global.data_dir else {
-        return Err(Failure::usage("`cis runner` needs `--data-dir`"));
-    };
-    cis_runner::serve::run(data_dir).map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
-    Ok(0)
 }
 
 impl Setup {
