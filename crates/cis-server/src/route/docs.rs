@@ -22,7 +22,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 
 /// The document as it is sent; made for the first who asks, since most nodes are never asked, and it takes megabytes.
 static TEXT: LazyLock<Bytes> =
-    LazyLock::new(|| json!(document::complete(super::calls().into_openapi())).to_string().into());
+    LazyLock::new(|| json!(document::complete(super::said())).to_string().into());
 
 /// This document.
 #[utoipa::path(get, path = "/api/v1/openapi.json", tag = NODE,

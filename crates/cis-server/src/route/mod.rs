@@ -38,6 +38,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
+use axum::routing;
 use cis_core::access::Caller;
 use cis_core::dag::parse::duration;
 use cis_core::error::{ErrorCode, Refusal};
@@ -46,11 +47,9 @@ use cis_engine::token::sha256_hex;
 use cis_store::port::IdempotencyKey;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use utoipa::IntoParams;
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::schema::{ObjectBuilder, Type};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
+use utoipa::{IntoParams, OpenApi, openapi};
 
 use crate::State;
 use crate::answer::{Nodes, Up};
@@ -70,59 +69,75 @@ const KEY_MAX: usize = 255;
 /// The longest anybody waits in one request.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Every call: what it does, and what the document says of it.
-pub(crate) fn calls() -> OpenApiRouter<State> {
-    OpenApiRouter::new()
-        .routes(routes!(dags::publish))
-        .routes(routes!(dags::confirm))
-        .routes(routes!(dags::reject))
-        .routes(routes!(dags::status))
-        .routes(routes!(lists::runs, again::run))
-        .routes(routes!(why::dag))
-        .routes(routes!(dags::show))
-        .routes(routes!(lists::dags))
-        .routes(routes!(lists::pending))
-        .routes(routes!(lists::all_runs))
-        .routes(routes!(runs::show))
-        .routes(routes!(lists::tasks))
-        .routes(routes!(logs::logs))
-        .routes(routes!(why::run))
-        .routes(routes!(runs::cancel))
-        .routes(routes!(tasks::submit))
-        .routes(routes!(tasks::claim))
-        .routes(routes!(tasks::heartbeat))
-        .routes(routes!(tasks::progress))
-        .routes(routes!(tasks::log))
-        .routes(routes!(tasks::complete))
-        .routes(routes!(tasks::fail))
-        .routes(routes!(tasks::release))
-        .routes(routes!(approvals::approve))
-        .routes(routes!(approvals::reject))
-        .routes(routes!(again::resume))
-        .routes(routes!(again::retry))
-        .routes(routes!(control::pause))
-        .routes(routes!(control::unpause))
-        .routes(routes!(control::pause_scope))
-        .routes(routes!(control::unpause_scope))
-        .routes(routes!(control::drain))
-        .routes(routes!(control::undrain))
-        .routes(routes!(events::follow))
-        .routes(routes!(tokens::list, tokens::create))
-        .routes(routes!(tokens::revoke))
-        .routes(routes!(nodes))
-        .routes(routes!(tokens::whoami))
-        .routes(routes!(control::ready))
-        .routes(routes!(control::metrics))
-        .routes(routes!(crate::page::show))
-        .routes(routes!(health))
-        .routes(routes!(docs::openapi))
-        .routes(routes!(docs::page))
-        .routes(routes!(docs::file))
+/// Every call, once: what serves it, and what the document says of it. The latter is made only when somebody asks: few
+/// do, and it takes more memory than all the rest.
+macro_rules! calls {
+    ($($method:ident $path:literal $($handler:ident)::+;)*) => {
+        fn served() -> Router<State> {
+            Router::new()$(.route($path, routing::$method($($handler)::+)))*
+        }
+
+        pub(crate) fn said() -> openapi::OpenApi {
+            #[derive(OpenApi)]
+            #[openapi(paths($($($handler)::+),*))]
+            struct Said;
+            Said::openapi()
+        }
+    };
+}
+
+calls! {
+    post "/api/v1/dag/publish" dags::publish;
+    post "/api/v1/dag/{id}/confirm" dags::confirm;
+    post "/api/v1/dag/{id}/reject" dags::reject;
+    get "/api/v1/dag/{id}/status" dags::status;
+    get "/api/v1/dag/{id}/runs" lists::runs;
+    post "/api/v1/dag/{id}/runs" again::run;
+    get "/api/v1/dag/{id}/why" why::dag;
+    get "/api/v1/dag/{id}" dags::show;
+    get "/api/v1/dag" lists::dags;
+    get "/api/v1/pending" lists::pending;
+    get "/api/v1/runs" lists::all_runs;
+    get "/api/v1/runs/{run}" runs::show;
+    get "/api/v1/runs/{run}/tasks" lists::tasks;
+    get "/api/v1/runs/{run}/logs" logs::logs;
+    get "/api/v1/runs/{run}/why" why::run;
+    post "/api/v1/runs/{run}/cancel" runs::cancel;
+    post "/api/v1/tasks" tasks::submit;
+    post "/api/v1/tasks/claim" tasks::claim;
+    post "/api/v1/tasks/{execution}/heartbeat" tasks::heartbeat;
+    post "/api/v1/tasks/{execution}/progress" tasks::progress;
+    post "/api/v1/tasks/{execution}/log" tasks::log;
+    post "/api/v1/tasks/{execution}/complete" tasks::complete;
+    post "/api/v1/tasks/{execution}/fail" tasks::fail;
+    post "/api/v1/tasks/{execution}/release" tasks::release;
+    post "/api/v1/runs/{run}/tasks/{task}/approve" approvals::approve;
+    post "/api/v1/runs/{run}/tasks/{task}/reject" approvals::reject;
+    post "/api/v1/runs/{run}/resume" again::resume;
+    post "/api/v1/runs/{run}/retry" again::retry;
+    post "/api/v1/runs/{run}/pause" control::pause;
+    post "/api/v1/runs/{run}/unpause" control::unpause;
+    post "/api/v1/scopes/{scope}/pause" control::pause_scope;
+    post "/api/v1/scopes/{scope}/unpause" control::unpause_scope;
+    post "/api/v1/node/drain" control::drain;
+    post "/api/v1/node/undrain" control::undrain;
+    get "/api/v1/events" events::follow;
+    get "/api/v1/tokens" tokens::list;
+    post "/api/v1/tokens" tokens::create;
+    delete "/api/v1/tokens/{id}" tokens::revoke;
+    get "/api/v1/nodes" nodes;
+    get "/api/v1/whoami" tokens::whoami;
+    get "/ready" control::ready;
+    get "/metrics" control::metrics;
+    get "/docs/errors/{code}" crate::page::show;
+    get "/health" health;
+    get "/api/v1/openapi.json" docs::openapi;
+    get "/docs" docs::page;
+    get "/docs/{file}" docs::file;
 }
 
 pub(crate) fn router(state: State) -> Router {
-    let (calls, _) = calls().split_for_parts();
-    calls
+    served()
         .layer(axum::extract::DefaultBodyLimit::disable())
         .layer(from_fn_with_state(state.clone(), crate::door::guard))
         .fallback(async || No::from(Refusal::new(ErrorCode::NotFound, "no such call")))
