@@ -21,8 +21,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       form-action 'none'; frame-ancestors 'none'";
 
 /// The document as it is sent; made for the first who asks, since most nodes are never asked, and it takes megabytes.
-static TEXT: LazyLock<Bytes> =
-    LazyLock::new(|| json!(document::complete(super::said())).to_string().into());
+static TEXT: LazyLock<Bytes> = LazyLock::new(|| json!(document::complete(super::said())).to_string().into());
 
 /// This document.
 #[utoipa::path(get, path = "/api/v1/openapi.json", tag = NODE,
