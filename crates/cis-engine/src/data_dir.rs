@@ -240,7 +240,11 @@ pub(crate) fn names(directory: &Path) -> Vec<String> {
 /// In hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value & 15)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        text.extend([digit(byte >> 4), digit(*byte)]);
+    }
+    text
 }
 
 fn lock(file: File) -> io::Result<Option<CoordinatorLock>> {

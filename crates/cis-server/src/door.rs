@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use axum::extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State as Has};
+use axum::extract::{FromRequestParts, RawPathParams, Request};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -19,48 +20,68 @@ use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
 use crate::State;
-use crate::limit::Place;
+use crate::limit::{Place, Share};
 use crate::listen::Remote;
 use crate::say::{No, expected};
-use crate::table::{Access, access, methods};
+use crate::table::{Access, ROUTES, find, methods};
 
-/// Lets a request pass, with its [`Caller`], or says why not.
-pub(crate) async fn guard(Has(state): Has<State>, request: Request, next: Next) -> Result<Response, No> {
+/// Where a request wants to go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way<'r> {
+    /// The path as the router names it, if it knows one.
+    path: Option<&'r str>,
+    /// Where that and the method stand in the table.
+    pub(crate) route: Option<usize>,
+    /// It may wait for something instead of doing something.
+    pub(crate) waits: bool,
+}
+
+impl<'r> Way<'r> {
+    pub(crate) fn of(path: Option<&'r str>, request: &Request) -> Self {
+        let route = path.and_then(|path| find(request.method().as_str(), path));
+        Self { path, route, waits: may_wait(path, request.uri()) }
+    }
+}
+
+/// Lets a request pass, with its [`Holder`], or says why not.
+pub(crate) async fn guard(
+    state: &State,
+    way: Way<'_>,
+    request: Request,
+    next: Next,
+    now: Instant,
+) -> Result<Response, No> {
     check_browser(request.headers(), &state.options.hosts)?;
     let (mut parts, body) = request.into_parts();
     // Bytes that are no text name nothing.
     let names = RawPathParams::from_request_parts(&mut parts, &()).await;
-    let path = parts.extensions.get::<MatchedPath>().filter(|_| names.is_ok()).cloned();
-    let Some(path) = path else {
+    let Some(path) = way.path.filter(|_| names.is_ok()) else {
         return Err(Refusal::new(ErrorCode::NotFound, "no such call").into());
     };
-    let path = path.as_str();
-    let Some(access) = access(parts.method.as_str(), path) else {
+    let Some((.., access)) = way.route.and_then(|route| ROUTES.get(route)) else {
         return Ok(wrong_method(path));
     };
     let mut request = Request::from_parts(parts, body);
-    let open = access == Access::Open || (state.options.open_metrics && path == "/metrics");
+    let open = *access == Access::Open || (state.options.open_metrics && path == "/metrics");
     if open {
         return Ok(next.run(request).await);
     }
     let from = request.extensions().get().map_or(IpAddr::from([0; 4]), |Remote(from)| *from);
-    let holder = holder(request.headers(), from, &state).await?;
-    let share = state.limits.admit(&holder.token.caller.identity, Instant::now())?;
-    let place = match state.limits.place(&share, may_wait(Some(path), request.uri())) {
+    let (token, secret_hash) = token(request.headers(), from, state, now).await?;
+    let share = state.limits.admit(&token.caller.identity, now)?;
+    let place = match state.limits.place(&share, way.waits) {
         Ok(place) => place,
         Err(full) => return Ok(expected(full)),
     };
     if let Access::With(role) = access {
-        holder.token.caller.needs(role)?;
+        token.caller.needs(*role)?;
     }
-    request.extensions_mut().insert(holder.token.caller.clone());
-    request.extensions_mut().insert(holder);
-    request.extensions_mut().insert(share);
+    request.extensions_mut().insert(Holder { secret_hash, token, share });
     Ok(keep_while_streaming(next.run(request).await, place))
 }
 
 /// Calls that mostly wait: for events, for work, or for whatever a `wait` in the query says.
-pub(crate) fn may_wait(path: Option<&str>, uri: &Uri) -> bool {
+fn may_wait(path: Option<&str>, uri: &Uri) -> bool {
     let waits = matches!(path, Some("/api/v1/events" | "/api/v1/tasks/claim" | "/api/v1/runs/{run}/logs"));
     waits || uri.query().is_some_and(|query| query.split('&').any(|arg| arg.starts_with("wait=")))
 }
@@ -123,8 +144,23 @@ fn without_port(host: &str) -> &str {
 #[derive(Debug, Clone)]
 pub(crate) struct Holder {
     /// None for somebody who is taken at their word.
-    secret_hash: Option<String>,
+    secret_hash: Option<Arc<str>>,
     pub(crate) token: Arc<TokenLine>,
+    /// How much of the node it uses.
+    pub(crate) share: Arc<Share>,
+}
+
+/// Who calls, for a call that wants to know no more.
+#[derive(Debug)]
+pub(crate) struct By(pub(crate) Caller);
+
+impl FromRequestParts<State> for By {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &State) -> Result<Self, Response> {
+        let holder = parts.extensions.get::<Holder>().ok_or_else(|| expected(no_token()))?;
+        Ok(Self(holder.token.caller.clone()))
+    }
 }
 
 impl Holder {
@@ -156,52 +192,56 @@ impl Holder {
         }
         not_good()
     }
-
-    /// Somebody who only says who they are: as good as a token that an agent would get, and nothing more.
-    fn at_its_word(did: &str, now: Timestamp) -> Result<Self, Refusal> {
-        let did: Did =
-            did.parse().map_err(|e: BadDid| Refusal::new(ErrorCode::Unauthorized, e.to_string()))?;
-        let token = TokenLine {
-            token_id: "trusted-local".to_owned(),
-            caller: Caller::preset(did, Preset::Agent, None),
-            created_by: "trusted-local".to_owned(),
-            created_at: now,
-            expires_at: None,
-            revoked_at: None,
-        };
-        Ok(Self { secret_hash: None, token: Arc::new(token) })
-    }
 }
 
-async fn holder(headers: &HeaderMap, from: IpAddr, state: &State) -> Result<Holder, Refusal> {
+/// Somebody who only says who they are: as good as a token that an agent would get, and nothing more.
+fn at_its_word(did: &str, now: Timestamp) -> Result<TokenLine, Refusal> {
+    let did: Did = did.parse().map_err(|e: BadDid| Refusal::new(ErrorCode::Unauthorized, e.to_string()))?;
+    Ok(TokenLine {
+        token_id: "trusted-local".to_owned(),
+        caller: Caller::preset(did, Preset::Agent, None),
+        created_by: "trusted-local".to_owned(),
+        created_at: now,
+        expires_at: None,
+        revoked_at: None,
+    })
+}
+
+/// A token, and the hash of its secret if it has one.
+type Shown = (Arc<TokenLine>, Option<Arc<str>>);
+
+/// The token a request came with.
+async fn token(headers: &HeaderMap, from: IpAddr, state: &State, at: Instant) -> Result<Shown, Refusal> {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let secret = given.and_then(|given| given.strip_prefix("Bearer ")).map(str::trim);
     let now = state.node.now();
     if let Some(did) = secret.filter(|secret| state.options.trusts_local && secret.starts_with("did:")) {
-        return Holder::at_its_word(did, now);
+        return Ok((Arc::new(at_its_word(did, now)?), None));
     }
-    let Some(secret_hash) = secret.map(secret_hash) else {
-        return Err(Refusal::new(ErrorCode::Unauthorized, "this takes a token")
-            .hint("send `Authorization: Bearer cis_…`; `cis token create` makes one"));
-    };
+    let Some(secret_hash) = secret.map(secret_hash) else { return Err(no_token()) };
     if let Some(token) = state.kept.token(&secret_hash).filter(|token| token.is_good(now)) {
-        return Ok(Holder { secret_hash: Some(secret_hash), token });
+        return Ok((token, Some(secret_hash.into())));
     }
-    state.limits.check_stranger(from, &secret_hash, Instant::now())?;
+    state.limits.check_stranger(from, &secret_hash, at)?;
     // Looked up by the hash of 256 random bits: how long that takes tells nobody anything about the secret.
     match state.kept.find_token(&secret_hash, &state.reads).await? {
         Some(token) if token.is_good(now) => {
             state.limits.note_friend(&secret_hash);
-            Ok(Holder { secret_hash: Some(secret_hash), token })
+            Ok((token, Some(secret_hash.into())))
         }
         found => {
-            state.limits.note_stranger(from, Instant::now());
+            state.limits.note_stranger(from, at);
             Err(match found {
                 Some(_) => not_good(),
                 None => Refusal::new(ErrorCode::Unauthorized, "nobody has this token"),
             })
         }
     }
+}
+
+pub(crate) fn no_token() -> Refusal {
+    Refusal::new(ErrorCode::Unauthorized, "this takes a token")
+        .hint("send `Authorization: Bearer cis_…`; `cis token create` makes one")
 }
 
 fn not_good() -> Refusal {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cis_store::sqlite::Written;
@@ -12,6 +12,7 @@ use cis_store::sqlite::census::Census;
 use tokio::time::Instant;
 
 use crate::limit::InUse;
+use crate::table::ROUTES;
 
 /// Upper bounds of the buckets that requests are counted into, in seconds.
 const BOUNDS: [f64; 11] = [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
@@ -19,13 +20,16 @@ const BOUNDS: [f64; 11] = [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 /// Counts since the node started.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    calls: Mutex<BTreeMap<Route, Calls>>,
+    /// By route as in the table; what is none comes last.
+    calls: Vec<Mutex<Calls>>,
     followers: Arc<AtomicI64>,
     started: Instant,
 }
 
-/// Method and path of a route; both `other` for what is none.
-pub(crate) type Route = (&'static str, &'static str);
+/// Method and path of a route; both `other` for what is none: what is told must not grow with what callers make up.
+pub(crate) fn name(route: Option<usize>) -> (&'static str, &'static str) {
+    route.and_then(|route| ROUTES.get(route)).map_or(("other", "other"), |(method, path, _)| (method, path))
+}
 
 #[derive(Debug, Default)]
 struct Calls {
@@ -57,13 +61,13 @@ pub(crate) struct Seen {
 
 impl Meter {
     pub(crate) fn new(started: Instant) -> Self {
-        Self { calls: Mutex::default(), followers: Arc::default(), started }
+        let calls = (0..=ROUTES.len()).map(|_| Mutex::default()).collect();
+        Self { calls, followers: Arc::default(), started }
     }
 
     /// Counts one request; `took` for those whose time says something.
-    pub(crate) fn count(&self, route: Route, status: u16, took: Option<Duration>) {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let calls = calls.entry(route).or_default();
+    pub(crate) fn count(&self, route: Option<usize>, status: u16, took: Option<Duration>) {
+        let mut calls = lock(&self.calls[route.unwrap_or(ROUTES.len())]);
         *calls.statuses.entry(status).or_default() += 1;
         if let Some(took) = took {
             let seconds = took.as_secs_f64();
@@ -116,9 +120,10 @@ impl Meter {
     }
 
     fn requests(&self, page: &mut Page) {
-        let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let met = (0..).zip(&self.calls).map(|(route, calls)| (name(Some(route)), lock(calls)));
+        let met: Vec<_> = met.filter(|(_, calls)| !calls.statuses.is_empty()).collect();
         page.family("cis_http_requests_total", "counter", "Requests answered.");
-        for ((method, path), calls) in &*calls {
+        for ((method, path), calls) in &met {
             for (status, times) in &calls.statuses {
                 let labels = format!("{},{}", route(method, path), label("status", &status.to_string()));
                 page.sample("", &labels, count(*times));
@@ -126,7 +131,7 @@ impl Meter {
         }
         let about = "Until the answer begins; requests that wait for something are left out.";
         page.family("cis_http_request_duration_seconds", "histogram", about);
-        for ((method, path), calls) in &*calls {
+        for ((method, path), calls) in &met {
             let (route, mut below) = (route(method, path), 0);
             for (bound, times) in
                 BOUNDS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]).zip(calls.took)
@@ -168,6 +173,10 @@ impl Page {
         self.family(name, "gauge", help);
         counts.iter().for_each(|(value, times)| self.sample("", &label(by, value), count(*times)));
     }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn label(name: &str, value: &str) -> String {

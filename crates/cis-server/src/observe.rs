@@ -3,28 +3,33 @@
 
 use axum::extract::{MatchedPath, Request, State as Has};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
 use crate::State;
-use crate::door::may_wait;
-use crate::meter::Route;
+use crate::door::{self, Way};
+use crate::meter;
 use crate::say::Why;
-use crate::table::ROUTES;
 use crate::trace::{TRACEPARENT, Trace};
 
-/// Follows a request through.
+/// What the caller traces a request by, beside a request that has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Given(pub(crate) String);
+
+/// Follows a request through the door and whatever is behind it.
 pub(crate) async fn observe(Has(state): Has<State>, mut request: Request, next: Next) -> Response {
     let trace = Trace::of(request.headers(), &state.names);
     let path = request.extensions().get::<MatchedPath>().cloned();
-    let path = path.as_ref().map(MatchedPath::as_str);
-    let (route, waits) = (route(&request, path), may_wait(path, request.uri()));
-    request.extensions_mut().insert(trace.clone());
+    let way = Way::of(path.as_ref().map(MatchedPath::as_str), &request);
+    if let Some(given) = &trace.given {
+        request.extensions_mut().insert(Given(given.clone()));
+    }
     let began = Instant::now();
-    let mut response = next.run(request).await;
+    let said = door::guard(&state, way, request, next, began).await;
+    let mut response = said.unwrap_or_else(IntoResponse::into_response);
     let (took, status) = (began.elapsed(), response.status().as_u16());
-    state.meter.count(route, status, (!waits).then_some(took));
-    let (method, path) = route;
+    state.meter.count(way.route, status, (!way.waits).then_some(took));
+    let (method, path) = meter::name(way.route);
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     match response.extensions().get::<Why>() {
         Some(Why(why)) => {
@@ -45,11 +50,4 @@ pub(crate) async fn observe(Has(state): Has<State>, mut request: Request, next: 
         response.headers_mut().insert(TRACEPARENT, header);
     }
     response
-}
-
-/// The route as the table names it: what is told of a request must not grow with what callers make up.
-fn route(request: &Request, path: Option<&str>) -> Route {
-    let known =
-        ROUTES.iter().find(|(method, known, _)| *method == request.method().as_str() && Some(*known) == path);
-    known.map_or(("other", "other"), |(method, path, _)| (method, path))
 }

@@ -67,12 +67,12 @@ pub const ROUTES: &[(&str, &str, Access)] = &[
     ("GET", "/docs/{file}", Access::Open),
 ];
 
-/// What it takes to call this; `None` if it is not served.
-pub fn access(method: &str, path: &str) -> Option<Access> {
-    ROUTES.iter().find(|(m, p, _)| (*m, *p) == (method, path)).map(|(.., access)| *access)
+/// Where a route stands in the table; `None` if it is not served.
+pub(crate) fn find(method: &str, path: &str) -> Option<usize> {
+    ROUTES.iter().position(|(m, p, _)| *p == path && *m == method)
 }
 
 /// The methods a path is called with.
-pub fn methods(path: &str) -> Vec<&'static str> {
+pub(crate) fn methods(path: &str) -> Vec<&'static str> {
     ROUTES.iter().filter(|(_, p, _)| *p == path).map(|(method, ..)| *method).collect()
 }

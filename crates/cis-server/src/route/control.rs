@@ -14,6 +14,7 @@ use super::{Asked, runs};
 use crate::State;
 use crate::answer::{Drained, PausedRun, PausedScope, Ready};
 use crate::document::{NODE, RUNS};
+use crate::door::Holder;
 use crate::meter::Seen;
 use crate::say::{Said, Yes, expected, not_found, yes};
 
@@ -117,9 +118,9 @@ pub(super) async fn ready(Has(state): Has<State>) -> Said {
 /// How it is doing, for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = NODE,
     responses((status = 200, description = "numbers", body = String, content_type = "text/plain")))]
-pub(super) async fn metrics(Has(state): Has<State>, caller: Option<Extension<Caller>>) -> Said {
-    if let Some(Extension(caller)) = caller {
-        of_the_whole_node(&caller)?;
+pub(super) async fn metrics(Has(state): Has<State>, holder: Option<Extension<Holder>>) -> Said {
+    if let Some(Extension(holder)) = holder {
+        of_the_whole_node(&holder.token.caller)?;
     }
     let look = |reader: &cis_store::sqlite::Reader| Ok((reader.census()?, rss_bytes()));
     let (census, rss_bytes) = state.reads.read(look).await?;

@@ -29,7 +29,7 @@ use crate::answer::{self, Novelty, Progress, Shown, Standing, Versioned};
 use crate::cursor::LIMIT_MAX;
 use crate::definition::Definition;
 use crate::document::DAGS;
-use crate::door::Holder;
+use crate::door::{By, Holder};
 use crate::kept::{Stand, View};
 use crate::say::{self, No, Said, Yes, not_found, said_no, yes};
 
@@ -284,7 +284,7 @@ pub(super) struct RevisionQuery {
               (status = 409)))]
 pub(super) async fn show(
     Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
+    By(caller): By,
     Path(id): Path<String>,
     Args(RevisionQuery { scope, content_hash }): Args<RevisionQuery>,
 ) -> Said {
@@ -338,30 +338,22 @@ pub(super) struct StatusQuery {
               (status = 304, description = "as the caller knows it"), (status = 409)))]
 pub(super) async fn status(
     Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
     Extension(holder): Extension<Holder>,
     Path(id): Path<String>,
     Args(query): Args<StatusQuery>,
     headers: HeaderMap,
 ) -> Said {
     let wait = wait(query.wait.as_deref())?;
+    let caller = &holder.token.caller;
     let view = View { dag_id: id, scope: query.scope, scopes: caller.scopes.clone() };
-    let news = async {
-        loop {
-            let stand = stand(&state, &caller, &view).await?;
-            if query.after.is_none_or(|after| stand.version != after) {
-                return Ok::<_, Refusal>(stand);
-            }
-            state.hub.changed(&view.dag_id, stand.beat).await;
-        }
-    };
-    let told = tokio::select! {
-        told = news => told,
-        () = tokio::time::sleep(wait.max(Duration::from_millis(1))), if query.after.is_some() => {
-            stand(&state, &caller, &view).await
-        }
-        () = crate::gone(state.leaving.clone()) => stand(&state, &caller, &view).await,
-        refusal = holder.no_longer_good(&state), if query.after.is_some() => Err(refusal),
+    let told = match query.after {
+        None => stand(&state, caller, &view).await,
+        Some(known) => tokio::select! {
+            told = stand_after(&state, caller, &view, known) => told,
+            () = tokio::time::sleep(wait.max(Duration::from_millis(1))) => stand(&state, caller, &view).await,
+            () = crate::gone(state.leaving.clone()) => stand(&state, caller, &view).await,
+            refusal = holder.no_longer_good(&state) => Err(refusal),
+        },
     };
     let Stand { tag, body, .. } = told.map_err(|refusal: Refusal| {
         let missing = refusal.code == ErrorCode::NotFound;
@@ -377,6 +369,17 @@ pub(super) async fn status(
     }
     response.headers_mut().insert(header::ETAG, tag);
     Ok(response)
+}
+
+/// Where a DAG stands once that is no longer what the caller knows.
+async fn stand_after(state: &State, caller: &Caller, view: &View, known: i64) -> Result<Stand, Refusal> {
+    loop {
+        let stand = stand(state, caller, view).await?;
+        if stand.version != known {
+            return Ok(stand);
+        }
+        state.hub.changed(&view.dag_id, stand.beat).await;
+    }
 }
 
 /// Where a DAG stands, as a caller sees it.

@@ -1,9 +1,7 @@
 //! Long lists, a page at a time: DAGs, what waits for a person, the runs of a DAG, the tasks of a run.
 
-use axum::Extension;
 use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
-use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, ExecutionId, RunId, Scope, TaskIx};
 use cis_core::run::RunStatus;
@@ -18,6 +16,7 @@ use crate::State;
 use crate::answer::{Dags, Pending, Runs, Tasks, Waiting, WaitingTask};
 use crate::cursor::Page;
 use crate::document::{DAGS, RUNS};
+use crate::door::By;
 use crate::say::{Said, Yes, yes};
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -57,11 +56,7 @@ enum Order {
 /// DAGs, the newest first.
 #[utoipa::path(get, path = "/api/v1/dag", tag = DAGS, params(DagQuery),
     responses((status = 200, description = "what there is", body = Yes<Dags>)))]
-pub(super) async fn dags(
-    Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
-    Args(query): Args<DagQuery>,
-) -> Said {
+pub(super) async fn dags(Has(state): Has<State>, By(caller): By, Args(query): Args<DagQuery>) -> Said {
     let DagQuery { status, scope, owner, dag_id, q, order, cursor, limit } = query;
     if let Some(word) = &status {
         let known = RunStatus::from_word(word).is_some() || RevisionStatus::from_word(word).is_some();
@@ -124,7 +119,7 @@ impl Waiting {
     responses((status = 200, description = "what waits", body = Yes<Pending>)))]
 pub(super) async fn pending(
     Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
+    By(caller): By,
     Args(PageQuery { cursor, limit }): Args<PageQuery>,
 ) -> Said {
     let page = Page::new("pending", &(), cursor.as_deref(), limit)?;
@@ -166,7 +161,7 @@ pub(super) struct RunQuery {
     responses((status = 200, description = "its runs", body = Yes<Runs>), (status = 409)))]
 pub(super) async fn runs(
     Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
+    By(caller): By,
     Path(id): Path<String>,
     Args(RunQuery { scope, number, cursor, limit }): Args<RunQuery>,
 ) -> Said {
@@ -188,7 +183,7 @@ pub(super) async fn runs(
     responses((status = 200, description = "what ran", body = Yes<Runs>)))]
 pub(super) async fn all_runs(
     Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
+    By(caller): By,
     Args(PageQuery { cursor, limit }): Args<PageQuery>,
 ) -> Said {
     let page = Page::new("all runs", &caller.scopes, cursor.as_deref(), limit)?;
@@ -220,7 +215,7 @@ pub(super) struct TaskQuery {
     responses((status = 200, description = "its tasks", body = Yes<Tasks>)))]
 pub(super) async fn tasks(
     Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
+    By(caller): By,
     Path(id): Path<String>,
     Args(TaskQuery { task, status, cursor, limit }): Args<TaskQuery>,
 ) -> Said {

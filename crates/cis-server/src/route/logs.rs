@@ -8,7 +8,6 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, State as Has};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use cis_core::access::Caller;
 use cis_core::id::RunId;
 use cis_engine::growth::Ear;
 use cis_engine::logs::{Line, Lines, Next, Wanted, stream};
@@ -22,7 +21,7 @@ use utoipa::IntoParams;
 use super::{Args, runs};
 use crate::State;
 use crate::document::RUNS;
-use crate::door::Holder;
+use crate::door::{By, Holder};
 use crate::say::Said;
 
 /// A followed log is looked at no more often than this, however much is printed.
@@ -60,7 +59,7 @@ pub(super) struct Query {
     responses((status = 200, description = "lines", body = String, content_type = "application/x-ndjson")))]
 pub(super) async fn logs(
     Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
+    By(caller): By,
     Extension(holder): Extension<Holder>,
     Path(id): Path<String>,
     Args(query): Args<Query>,

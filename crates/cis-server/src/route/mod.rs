@@ -28,7 +28,6 @@ mod tasks;
 mod tokens;
 mod why;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -55,9 +54,10 @@ use crate::State;
 use crate::answer::{Nodes, Up};
 use crate::body;
 use crate::document::NODE;
-use crate::limit::{BodyRoom, Share};
+use crate::door::{Holder, no_token};
+use crate::limit::BodyRoom;
+use crate::observe::{self, Given};
 use crate::say::{No, Yes, expected, yes};
-use crate::trace::Trace;
 
 /// A request's body at most; a definition's, where one is expected.
 const BODY_BYTES_MAX: usize = 8 << 20;
@@ -139,9 +139,7 @@ calls! {
 pub(crate) fn router(state: State) -> Router {
     served()
         .layer(axum::extract::DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(state.clone(), crate::door::guard))
-        .fallback(async || No::from(Refusal::new(ErrorCode::NotFound, "no such call")))
-        .layer(from_fn_with_state(state.clone(), crate::observe::observe))
+        .layer(from_fn_with_state(state.clone(), observe::observe))
         .with_state(state)
 }
 
@@ -192,17 +190,15 @@ impl FromRequest<State> for Asked {
 
     async fn from_request(request: Request, state: &State) -> Result<Self, Response> {
         let (parts, body) = request.into_parts();
-        let caller = parts.extensions.get::<Caller>().cloned();
-        let (Some(caller), Some(share)) = (caller, parts.extensions.get::<Arc<Share>>()) else {
-            return Err(expected(Refusal::new(ErrorCode::Unauthorized, "this takes a token")));
-        };
+        let holder = parts.extensions.get::<Holder>().cloned();
+        let Some(Holder { token, share, .. }) = holder else { return Err(expected(no_token())) };
         let is_definition = parts.uri.path().ends_with("/publish");
         let bytes_max = if is_definition { DEFINITION_BYTES_MAX } else { BODY_BYTES_MAX };
-        let mut room = state.limits.body(share.clone());
+        let mut room = state.limits.body(share);
         let body = body::read(body, bytes_max, &mut room).await.map_err(expected)?;
-        let traceparent = parts.extensions.get::<Trace>().and_then(|trace| trace.given.clone());
+        let traceparent = parts.extensions.get::<Given>().map(|Given(given)| given.clone());
         let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
-        Ok(Self { caller, method, uri, headers, body, traceparent, _room: room })
+        Ok(Self { caller: token.caller.clone(), method, uri, headers, body, traceparent, _room: room })
     }
 }
 

@@ -1,6 +1,5 @@
 //! One run, and stopping it.
 
-use axum::Extension;
 use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
 use cis_core::access::Caller;
@@ -17,6 +16,7 @@ use crate::State;
 use crate::answer::{Progress, Run, Stopping, Versioned};
 use crate::cursor::LIMIT_MAX;
 use crate::document::RUNS;
+use crate::door::By;
 use crate::say::{Said, Yes, not_found, said_no, yes};
 
 pub(super) fn find(reader: &Reader, caller: &Caller, id: &str) -> Result<RunLine, Refusal> {
@@ -30,11 +30,7 @@ pub(super) fn find(reader: &Reader, caller: &Caller, id: &str) -> Result<RunLine
 /// One run, and how far it has come.
 #[utoipa::path(get, path = "/api/v1/runs/{run}", tag = RUNS, params(("run" = RunId, Path)),
     responses((status = 200, description = "the run", body = Yes<Versioned<Run>>)))]
-pub(super) async fn show(
-    Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> Said {
+pub(super) async fn show(Has(state): Has<State>, By(caller): By, Path(id): Path<String>) -> Said {
     let look = move |reader: &Reader| {
         let run = find(reader, &caller, &id)?;
         let progress = Progress::of(&run, reader.tasks(&run, &[], LIMIT_MAX)?);

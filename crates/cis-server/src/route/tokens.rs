@@ -1,6 +1,5 @@
 //! Who may call.
 
-use axum::Extension;
 use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
 use cis_core::access::{Caller, Preset};
@@ -14,19 +13,20 @@ use super::Asked;
 use crate::State;
 use crate::answer::{FreshToken, Revoked, Tokens, Whoami};
 use crate::document::TOKENS;
+use crate::door::By;
 use crate::say::{Said, Yes, not_found, yes};
 
 /// Who the token is, and which node says so.
 #[utoipa::path(get, path = "/api/v1/whoami", tag = TOKENS,
     responses((status = 200, description = "whose it is, and what it may do", body = Yes<Whoami>)))]
-pub(super) async fn whoami(Has(state): Has<State>, Extension(caller): Extension<Caller>) -> Said {
+pub(super) async fn whoami(Has(state): Has<State>, By(caller): By) -> Said {
     Ok(yes(StatusCode::OK, Whoami { caller, node: state.options.node.did.clone() }))
 }
 
 /// Tokens, never their secrets.
 #[utoipa::path(get, path = "/api/v1/tokens", tag = TOKENS,
     responses((status = 200, description = "the latest first", body = Yes<Tokens>)))]
-pub(super) async fn list(Has(state): Has<State>, Extension(caller): Extension<Caller>) -> Said {
+pub(super) async fn list(Has(state): Has<State>, By(caller): By) -> Said {
     governs(&caller)?;
     let tokens = state.reads.read(|reader| Ok(reader.tokens()?)).await?;
     Ok(yes(StatusCode::OK, Tokens { tokens }))

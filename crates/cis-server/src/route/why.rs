@@ -1,9 +1,7 @@
 //! What a DAG or a run waits for.
 
-use axum::Extension;
 use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
-use cis_core::access::Caller;
 use cis_core::id::{DagId, RunId, Scope};
 use cis_engine::why::{self, Explained, Terms};
 use cis_store::sqlite::Reader;
@@ -14,6 +12,7 @@ use super::{Args, dags, runs};
 use crate::State;
 use crate::cursor::LIMIT_MAX;
 use crate::document::{DAGS, RUNS};
+use crate::door::By;
 use crate::say::{Said, Yes, yes};
 
 /// Tasks told, unless asked for fewer or more.
@@ -41,7 +40,7 @@ impl Query {
     responses((status = 200, description = "each unfinished task, and what holds it", body = Yes<Explained>)))]
 pub(super) async fn run(
     Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
+    By(caller): By,
     Path(id): Path<String>,
     Args(query): Args<Query>,
 ) -> Said {
@@ -57,7 +56,7 @@ pub(super) async fn run(
               (status = 409)))]
 pub(super) async fn dag(
     Has(state): Has<State>,
-    Extension(caller): Extension<Caller>,
+    By(caller): By,
     Path(id): Path<String>,
     Args(query): Args<Query>,
 ) -> Said {
