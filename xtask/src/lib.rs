@@ -9,6 +9,7 @@
 //! | [`tidy`] | rules about the repository itself that no compiler knows |
 //! | [`docs`] | pages generated from code |
 //! | [`bench`] | builds and starts the benchmark, which is a program of its own (`src/bin/cis-bench/`) |
+//! | [`fuzz`] | the long dose for the parsers (`crates/cis-fuzz`) |
 //! | [`torture`] | builds and starts what breaks CIS on purpose (`crates/cis-torture`) |
 //! | [`tool`] | programs that must be there, and how they get there |
 //! | [`run`] | running a command and saying what failed |
@@ -19,6 +20,7 @@ pub mod api;
 pub mod bench;
 pub mod clock;
 pub mod docs;
+pub mod fuzz;
 pub mod repo;
 pub mod run;
 pub mod suite;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{api, bench, docs, suite, tidy, torture};
+use xtask::{api, bench, docs, fuzz, suite, tidy, torture};
 
 /// Tests, benches and chores of this repository.
 #[derive(Debug, Parser)]
@@ -29,6 +29,8 @@ enum Chore {
     },
     /// Measure beside ninja and make, and write `docs/benchmarks.md`
     Bench(bench::Options),
+    /// Feed every parser a million inputs
+    Fuzz(fuzz::Options),
     /// Break CIS on purpose, for as long as you like, and check that it holds
     Torture(torture::Options),
 }
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Chore::Api => api::check(),
         Chore::Docs { check } => docs::generate(check),
         Chore::Bench(options) => bench::start(&options),
+        Chore::Fuzz(options) => fuzz::start(&options),
         Chore::Torture(options) => torture::start(&options),
     };
     match done {

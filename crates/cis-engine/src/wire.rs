@@ -56,3 +56,56 @@ pub(crate) async fn receive_async<T: DeserializeOwned>(from: &mut (impl AsyncRea
     from.read_exact(&mut body).await?;
     Ok(serde_json::from_slice(&body)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use cis_fuzz::{Corpus, fuzz};
+
+    use super::*;
+    use crate::command::{Command, Reply};
+
+    #[test]
+    fn fuzz_commands_and_replies() {
+        fuzz(&Corpus::of("wire"), |text| {
+            // As bytes off a socket, and with every line in a frame of its own.
+            let framed: Vec<u8> = text.split(|b| *b == b'\n').flat_map(framed).collect();
+            let read = [text, &framed].map(|bytes| all::<Command>(bytes) + all::<Reply>(bytes));
+            read.iter().sum::<usize>() > 0
+        });
+    }
+
+    fn framed(body: &[u8]) -> Vec<u8> {
+        [&(body.len() as u32).to_le_bytes(), body].concat()
+    }
+
+    /// How many messages there are: the same for whoever waits and whoever does not, and the same when sent on.
+    fn all<T: Debug + Serialize + DeserializeOwned>(mut bytes: &[u8]) -> usize {
+        let mut count = 0;
+        loop {
+            let mut same = bytes;
+            let (read, at_once) = (receive::<T>(&mut bytes), at_once(receive_async::<T>(&mut same)));
+            let Ok(message) = read else {
+                assert!(at_once.is_err());
+                return count;
+            };
+            let json = serde_json::to_value(&message).unwrap();
+            assert_eq!(serde_json::to_value(at_once.unwrap()).unwrap(), json);
+            let mut sent = Vec::new();
+            send(&mut sent, &message).unwrap();
+            assert_eq!(serde_json::to_value(receive::<T>(&mut &*sent).unwrap()).unwrap(), json);
+            count += 1;
+        }
+    }
+
+    /// Bytes in memory are there without waiting.
+    fn at_once<T>(reading: impl Future<Output = T>) -> T {
+        match pin!(reading).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(read) => read,
+            Poll::Pending => panic!("nothing to wait for"),
+        }
+    }
+}

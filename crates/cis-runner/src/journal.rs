@@ -350,6 +350,18 @@ mod tests {
         }
     }
 
+    /// What is recalled is written down so that it is recalled again, whatever the journal held.
+    #[test]
+    fn fuzz_journals() {
+        cis_fuzz::fuzz(&cis_fuzz::Corpus::of("journal"), |lines| {
+            let recalled = recall(lines, "boot").unwrap();
+            assert_eq!(recall(&*lines_of(&recalled, "boot").into_bytes(), "boot").unwrap(), recalled);
+            let rebooted = recall(lines, "another boot").unwrap();
+            assert!(rebooted.open.iter().all(|opened| opened.leader.is_none() && opened.session == 0));
+            !recalled.open.is_empty() && !recalled.ended.is_empty()
+        });
+    }
+
     #[test]
     fn stays_small_while_everything_is_acknowledged() {
         let dir = tempfile::tempdir().unwrap();

@@ -108,6 +108,35 @@ mod tests {
         assert_eq!(told.details[0]["code"], "TooDeep");
     }
 
+    /// Cut anywhere it is judged the same, and what is JSON is judged by how deep it is.
+    #[test]
+    fn fuzz_depths() {
+        let follow = |text: &[u8], size: usize| {
+            let mut depth = Depth::default();
+            text.chunks(size).try_for_each(|piece| depth.follow(piece))
+        };
+        cis_fuzz::fuzz(&cis_fuzz::Corpus::of("body"), |text| {
+            let step = 1 + text.len() % 7;
+            let judged = follow(text, text.len().max(1));
+            assert_eq!(follow(text, step), judged);
+            if let Ok(value) = serde_json::from_slice(text) {
+                assert_eq!(judged.is_ok(), levels(&value) <= DEPTH_MAX);
+            }
+            if let Err(refusal) = &judged {
+                assert!(refusal.details[0]["line"].is_u64() && refusal.details[0]["column"].is_u64());
+            }
+            judged.is_ok()
+        });
+    }
+
+    fn levels(value: &serde_json::Value) -> u32 {
+        match value {
+            serde_json::Value::Array(items) => 1 + items.iter().map(levels).max().unwrap_or(0),
+            serde_json::Value::Object(items) => 1 + items.values().map(levels).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn whoever_sends_too_slowly_is_not_waited_for() {
         let pieces = tokio_stream::iter([Ok::<_, std::io::Error>("{")]).chain(tokio_stream::pending());

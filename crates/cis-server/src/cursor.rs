@@ -89,6 +89,26 @@ mod tests {
     }
 
     #[test]
+    fn fuzz_cursors() {
+        let list = Page::new("a", &"x", None, None).unwrap();
+        let good = [0, 7, i64::MAX, i64::MIN].map(|key| list.word(key).into_bytes());
+        cis_fuzz::fuzz(&cis_fuzz::Corpus::of("cursor").with(good), |text| {
+            let Ok(text) = std::str::from_utf8(text) else { return false };
+            match Page::new("a", &"x", Some(text), None) {
+                Ok(page) => {
+                    // Nobody gets further than by a word that was made for them.
+                    assert_eq!(page.word(page.last.unwrap()), text);
+                    true
+                }
+                Err(refusal) => {
+                    assert_eq!(refusal.code, ErrorCode::ValidationFailed);
+                    false
+                }
+            }
+        });
+    }
+
+    #[test]
     fn the_last_page_goes_nowhere() {
         let cut = Page::new("a", &"x", None, Some(3)).unwrap().cut(vec![7, 8, 9], |n| *n);
         assert_eq!(cut, (vec![7, 8, 9], None));

@@ -255,3 +255,29 @@ pub(crate) async fn runs_out(at: Option<Timestamp>, now: Timestamp) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No name but the node's own and `localhost` comes in, however it is written.
+    #[test]
+    fn fuzz_hosts() {
+        let names = ["node.example".to_owned()];
+        cis_fuzz::fuzz(&cis_fuzz::Corpus::of("host"), |bytes| {
+            let Ok(value) = header::HeaderValue::from_bytes(bytes) else { return false };
+            let headers =
+                HeaderMap::from_iter([(header::HOST, value.clone()), (header::ORIGIN, value.clone())]);
+            assert!(check_browser(&headers, &names).is_err(), "an origin has a scheme");
+            let headers = HeaderMap::from_iter([(header::HOST, value)]);
+            let comes_in = check_browser(&headers, &names).is_ok();
+            let text = String::from_utf8_lossy(bytes).to_lowercase();
+            let is_address =
+                text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f' | b'.' | b':' | b'[' | b']'));
+            assert!(
+                !comes_in || is_address || text.starts_with("localhost") || text.starts_with("node.example")
+            );
+            comes_in
+        });
+    }
+}

@@ -129,6 +129,22 @@ mod tests {
         assert_eq!(told, format!("00-4bf92f3577b34da6a3ce929d0e0e4736-{}-01", trace.request_id()).as_str());
     }
 
+    /// Whatever came in, what goes out is a trace, and the one that was given if that was one.
+    #[test]
+    fn fuzz_traceparents() {
+        cis_fuzz::fuzz(&cis_fuzz::Corpus::of("trace"), |bytes| {
+            let Ok(value) = HeaderValue::from_bytes(bytes) else { return false };
+            let headers = HeaderMap::from_iter([(TRACEPARENT.parse().unwrap(), value)]);
+            let read = Trace::of(&headers, &Same);
+            let told = read.header().unwrap();
+            assert_eq!(trace(told.to_str().unwrap()).trace_id, read.trace_id);
+            assert!(
+                read.given.iter().all(|given| given.as_bytes() == bytes && given.contains(&read.trace_id))
+            );
+            read.given.is_some()
+        });
+    }
+
     #[test]
     fn what_is_none_is_not_taken_for_one() {
         let id = "4bf92f3577b34da6a3ce929d0e0e4736";

@@ -286,3 +286,58 @@ fn wait(text: Option<&str>) -> Result<Duration, Refusal> {
     })?;
     Ok(Duration::from_millis(wait.0).min(WAIT_MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+    use cis_core::access::Preset;
+    use serde_json::{Map, Value};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::limit::Limits;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Wanted {
+        #[serde(default, rename = "params")]
+        _params: Map<String, Value>,
+        #[serde(rename = "max_parallel")]
+        _max_parallel: Option<u32>,
+    }
+
+    fn asked(headers: HeaderMap, body: &[u8], limits: &Arc<Limits>, share: &Arc<Share>) -> Asked {
+        Asked {
+            caller: Caller::preset("ann", Preset::Owner, None),
+            method: Method::POST,
+            uri: Uri::from_static("/api/v1/tasks"),
+            headers,
+            body: Bytes::copy_from_slice(body),
+            traceparent: None,
+            _room: limits.body(share.clone()),
+        }
+    }
+
+    /// A name for a request is kept as it is or refused; the same request has the same hash, another has another.
+    #[test]
+    fn fuzz_requests() {
+        let limits = Arc::new(Limits::new(10));
+        let share = limits.admit("ann", Instant::now()).unwrap();
+        cis_fuzz::fuzz(&cis_fuzz::Corpus::of("request"), |bytes| {
+            let (name, body) = bytes.split_at(bytes.iter().position(|b| *b == b'\n').unwrap_or(bytes.len()));
+            let Ok(value) = HeaderValue::from_bytes(name) else { return false };
+            let headers = HeaderMap::from_iter([("idempotency-key".parse().unwrap(), value)]);
+            let ask = |body: &[u8]| asked(headers.clone(), body, &limits, &share);
+            let (one, other) = (ask(body), ask(&[body, b" "].concat()));
+            if let (Ok(Some(key)), Ok(Some(other))) = (one.key(), other.key()) {
+                assert!(key.key.as_bytes() == name && (1..=KEY_MAX).contains(&name.len()));
+                assert_eq!(one.key().unwrap().unwrap().request_hash, key.request_hash);
+                assert_ne!(other.request_hash, key.request_hash);
+            }
+            // Space after a body changes nothing of what it says.
+            let read = one.json::<Wanted>();
+            assert_eq!(other.json::<Wanted>().is_ok(), read.is_ok());
+            read.is_ok()
+        });
+    }
+}
