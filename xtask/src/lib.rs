@@ -10,6 +10,7 @@
 //! | [`docs`] | pages generated from code |
 //! | [`bench`] | builds and starts the benchmark, which is a program of its own (`src/bin/cis-bench/`) |
 //! | [`fuzz`] | the long dose for the parsers (`crates/cis-fuzz`) |
+//! | [`mutants`] | whether the tests notice when a rule is changed |
 //! | [`torture`] | builds and starts what breaks CIS on purpose (`crates/cis-torture`) |
 //! | [`tool`] | programs that must be there, and how they get there |
 //! | [`run`] | running a command and saying what failed |
@@ -21,6 +22,7 @@ pub mod bench;
 pub mod clock;
 pub mod docs;
 pub mod fuzz;
+pub mod mutants;
 pub mod repo;
 pub mod run;
 pub mod suite;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{api, bench, docs, fuzz, suite, tidy, torture};
+use xtask::{api, bench, docs, fuzz, mutants, suite, tidy, torture};
 
 /// Tests, benches and chores of this repository.
 #[derive(Debug, Parser)]
@@ -31,6 +31,8 @@ enum Chore {
     Bench(bench::Options),
     /// Feed every parser a million inputs
     Fuzz(fuzz::Options),
+    /// Change the rules one by one, and see whether the tests notice
+    Mutants(mutants::Options),
     /// Break CIS on purpose, for as long as you like, and check that it holds
     Torture(torture::Options),
 }
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Chore::Docs { check } => docs::generate(check),
         Chore::Bench(options) => bench::start(&options),
         Chore::Fuzz(options) => fuzz::start(&options),
+        Chore::Mutants(options) => mutants::start(&options),
         Chore::Torture(options) => torture::start(&options),
     };
     match done {

@@ -10,6 +10,7 @@ use crate::run::{run, works};
 
 /// The version that is built: the same rules everywhere, whatever is newest.
 const CARGO_DENY: &str = "0.20.2";
+const CARGO_MUTANTS: &str = "27.1.0";
 const SCHEMATHESIS: &str = "4.32.5";
 
 /// A component of the Rust toolchain, such as `clippy`.
@@ -23,26 +24,28 @@ pub fn component(name: &str, probe: &str) -> Result<()> {
 
 /// `cargo-deny`: the reader's own, else one built into the cache once.
 pub fn cargo_deny() -> Result<PathBuf> {
-    let cached = repo::cache()?.join("tools");
-    let program = cached.join("bin/cargo-deny");
-    for found in ["cargo-deny".into(), program.clone()] {
-        if works(Command::new(&found).arg("--version")) {
+    cargo_tool("deny", CARGO_DENY)
+}
+
+/// `cargo-mutants`, the same way.
+pub fn cargo_mutants() -> Result<PathBuf> {
+    cargo_tool("mutants", CARGO_MUTANTS)
+}
+
+/// The program behind `cargo {word}`.
+fn cargo_tool(word: &str, version: &str) -> Result<PathBuf> {
+    let (cached, name) = (repo::cache()?.join("tools"), format!("cargo-{word}"));
+    let program = cached.join("bin").join(&name);
+    for found in [name.clone().into(), program.clone()] {
+        // As cargo would call it: not every one of them answers without its word.
+        if works(Command::new(&found).args([word, "--version"])) {
             return Ok(found);
         }
     }
-    println!("building cargo-deny {CARGO_DENY}, once: this takes some minutes");
+    println!("building {name} {version}, once: this takes some minutes");
     let mut install = Command::new("cargo");
     // Unoptimised it takes half as long to build, and still answers in a second or two.
-    install.args([
-        "install",
-        "cargo-deny",
-        "--locked",
-        "--quiet",
-        "--debug",
-        "--version",
-        CARGO_DENY,
-        "--root",
-    ]);
+    install.args(["install", &name, "--locked", "--quiet", "--debug", "--version", version, "--root"]);
     install.arg(&cached).env("CARGO_PROFILE_DEV_DEBUG", "0");
     // Its build has nothing to share with ours.
     run(install.env("CARGO_TARGET_DIR", cached.join("target")))?;

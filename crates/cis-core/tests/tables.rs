@@ -1,0 +1,45 @@
+//! The two state machines, move by move: `docs/lifecycle.md` shows the tables, and is what people rely on.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::Path;
+
+use cis_core::run::{self, RunMove, RunStatus, StopReason};
+use cis_core::task::{self, TaskMove, TaskStatus};
+
+#[test]
+fn the_page_shows_every_move() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lifecycle.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for table in [run::table(), task::table()] {
+        assert!(page.contains(&table), "the page does not hold\n{table}\n`cargo xtask docs` writes it");
+    }
+}
+
+#[test]
+fn nothing_leaves_a_terminal_status_and_everything_else_can_end() {
+    for status in RunStatus::ALL {
+        let next: Vec<_> = RunMove::ALL.into_iter().filter_map(|step| status.after(step).ok()).collect();
+        assert_eq!(next.is_empty(), status.is_terminal(), "{status}");
+        assert!(status.is_terminal() || next.iter().any(|next| next.is_terminal()), "{status}");
+    }
+    for status in TaskStatus::ALL {
+        let next: Vec<_> = TaskMove::ALL.into_iter().filter_map(|step| status.after(step).ok()).collect();
+        assert_eq!(next.is_empty(), status.is_terminal(), "{status}");
+        assert!(status.is_terminal() || next.iter().any(|next| next.is_terminal()), "{status}");
+    }
+}
+
+#[test]
+fn only_what_was_claimed_is_live() {
+    let live: Vec<_> = TaskStatus::ALL.into_iter().filter(|status| status.is_live()).collect();
+    assert_eq!(live, [TaskStatus::Running, TaskStatus::Cancelling]);
+}
+
+#[test]
+fn every_reason_to_stop_stops_a_run_under_way() {
+    for reason in StopReason::ALL {
+        assert_eq!(RunStatus::Running.after(reason.step()), Ok(RunStatus::Cancelling), "{}", reason.word());
+    }
+    assert_eq!(RunStatus::Queued.after(StopReason::Cancel.step()), Ok(RunStatus::Cancelled));
+}
