@@ -162,6 +162,11 @@ mod tests {
             let wait = backoff(&j, 1, random).0;
             assert!((500..=1000).contains(&wait), "{wait}");
         }
+        assert_eq!(
+            [0, 500, 501].map(|random| backoff(&j, 1, random).0),
+            [500, 1000, 500],
+            "both ends are reached"
+        );
         assert_eq!(backoff(&j, u32::MAX, 0).0, 2500);
     }
 }
