@@ -1,6 +1,6 @@
 //! Files that people write and programs leave: settings, skills, outputs, surroundings.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
 use std::path::Path;

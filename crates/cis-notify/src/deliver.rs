@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cis_core::error::{ErrorCode, Refusal};
+use cis_core::error::Refusal;
 use cis_core::notice::{self, Occasion};
 use cis_core::source::{Random, Timestamp};
 use cis_engine::coordinator::handle::next_look;
 use cis_engine::node::Node;
 use cis_engine::system::System;
 use cis_store::port::Tried;
-use cis_store::sqlite::Notice;
+use cis_store::sqlite::{Notice, Reader};
 use tokio::sync::watch;
-use tokio::task::{JoinSet, block_in_place};
+use tokio::task::block_in_place;
 
 use crate::message::Message;
+use crate::round::{self, Outbox};
 use crate::{Failed, Giver, command};
 
 /// The outbox is looked at no more often than this, however much happens.
@@ -65,22 +66,35 @@ async fn tell(node: &Node, giver: &Arc<Giver>, warn: fn(&str)) {
 
 /// Gives everything that is due; answers when the next will be.
 async fn give_due(node: &Node, giver: &Arc<Giver>, warn: fn(&str)) -> Result<Option<Timestamp>, Refusal> {
-    let reader = node.reader()?;
-    loop {
-        let due = block_in_place(|| reader.due_notices(giver.way(), node.now(), AT_ONCE))?;
-        if due.is_empty() {
-            return Ok(block_in_place(|| reader.next_notice(giver.way()))?);
-        }
-        let mut under_way = JoinSet::new();
-        for notice in due {
-            under_way.spawn(give(giver.clone(), notice, node.now()));
-        }
-        while let Some(given) = under_way.join_next().await {
-            let (notice, given) =
-                given.map_err(|_| Refusal::new(ErrorCode::Internal, "telling somebody broke off"))?;
-            let tried = settle(&notice, given, node.now(), warn);
-            node.settle_notice(notice.event.position, notice.way, tried).await?;
-        }
+    let mut outbox = WayOut { node, giver, reader: node.reader()?, warn };
+    round::give_due(&mut outbox).await?;
+    Ok(block_in_place(|| outbox.reader.next_notice(giver.way()))?)
+}
+
+/// The part of the store's outbox that goes one way.
+struct WayOut<'n> {
+    node: &'n Node,
+    giver: &'n Arc<Giver>,
+    reader: Reader,
+    warn: fn(&str),
+}
+
+impl Outbox for WayOut<'_> {
+    type Notice = Notice;
+    type Given = Result<(), Failed>;
+
+    fn due(&mut self) -> Result<Vec<Notice>, Refusal> {
+        let now = self.node.now();
+        Ok(block_in_place(|| self.reader.due_notices(self.giver.way(), now, AT_ONCE))?)
+    }
+
+    fn give(&self, notice: Notice) -> impl Future<Output = (Notice, Result<(), Failed>)> + Send + 'static {
+        give(self.giver.clone(), notice, self.node.now())
+    }
+
+    async fn settle(&mut self, notice: Notice, given: Result<(), Failed>) -> Result<(), Refusal> {
+        let tried = settle(&notice, given, self.node.now(), self.warn);
+        self.node.settle_notice(notice.event.position, notice.way, tried).await
     }
 }
 

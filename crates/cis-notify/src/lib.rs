@@ -10,7 +10,8 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | `deliver` | the loop: what is due, what became of it |
+//! | `deliver` | the loop: when to look, and what follows from how a try went |
+//! | `round` | one round of it: what is due is given, then settled |
 //! | `message` | a notice in the words it travels in |
 //! | `command` | giving it to a command |
 //! | [`webhook`] | sending it to an address, signed |
@@ -20,6 +21,8 @@ mod address;
 mod command;
 mod deliver;
 mod message;
+mod round;
+mod sync;
 pub mod webhook;
 
 use cis_core::notice::Way;

@@ -21,6 +21,7 @@ const MAY_KNOW: [(&str, &[&str]); 12] = [
     ("cis-torture", &["cis-core", "cis-fail", "cis-store", "cis-runner", "cis-engine"]),
     // For its tests; what it offers knows none of them, and is for theirs.
     ("cis-fuzz", &["cis", "cis-core", "cis-store", "cis-runner", "cis-engine", "cis-notify"]),
+    ("cis-schedule", &["cis-core", "cis-store"]),
     ("xtask", &["cis-core", "cis-store"]),
 ];
 

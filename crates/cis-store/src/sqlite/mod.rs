@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `migrate` | opening the file, pragmas, numbered migrations |
 //! | `reserve` | room for what must be recorded when the disk is full |
-//! | `writer` | the thread: queue, group commit, isolation of operations |
+//! | `writer`, `sync` | the thread: queue, group commit, isolation of operations; what it meets its callers by |
 //! | `tx` | one operation's view: rows it has loaded, events it writes, what it will answer |
 //! | `definitions` | publish, settle, decide |
 //! | `keys` | requests that are done once |
@@ -54,6 +54,7 @@ mod runs;
 mod standing;
 mod steps;
 mod sweep;
+mod sync;
 mod tasks;
 mod tokens;
 mod tx;

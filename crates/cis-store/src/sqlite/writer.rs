@@ -17,19 +17,19 @@
 //! | an operation, by a panic | the same: what it left half done is in memory |
 
 use std::fmt;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread::{self, JoinHandle};
 
 use cis_core::notice::Wanted;
 use cis_core::source::Timestamp;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
-use tokio::sync::{mpsc, oneshot, watch};
 
 use super::pulse::Pulse;
 use super::reserve::Reserve;
 use super::steps::Chunks;
+use super::sync::{
+    Arc, AtomicI32, AtomicU64, JoinHandle, Mutex, MutexGuard, Ordering, PoisonError, TryLockError, mpsc, oneshot,
+    thread, watch,
+};
 use super::tx::{Memory, Tx};
 use crate::port::{Answer, StoreError};
 
@@ -405,6 +405,7 @@ impl Pen {
 }
 
 #[cfg(test)]
+#[cfg(not(schedule))]
 mod tests {
     use std::time::Duration;
 
