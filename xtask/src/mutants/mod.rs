@@ -27,7 +27,8 @@ const TIMEOUT_S: &str = "600";
 
 /// The tests that must notice, the quickest first: whatever one of them notices, the next is not asked about.
 const CORE_TESTS: [&str; 3] = ["--lib", "--test", "tables"];
-const STORE_TESTS: [&str; 6] = ["--test", "guards", "--test", "conformance", "--test", "model"];
+const STORE_TESTS: [&str; 8] =
+    ["--test", "attempt", "--test", "guards", "--test", "conformance", "--test", "model"];
 
 /// What is changed in Rust.
 const RUST: [Subject; 2] = [
