@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use bolero::{Driver, ValueGenerator};
 
+/// Inputs of a target in the test command, unless `BOLERO_RANDOM_ITERATIONS` says otherwise.
+const INPUTS: usize = 2_000;
+
 /// Longest input: nests and repeats as deep as anything here allows, and is still read in no time.
 const BYTES_MAX: usize = 32 << 10;
 
@@ -78,6 +81,7 @@ const WORDS: [&[u8]; 56] = [
 pub struct Corpus {
     target: &'static str,
     documents: Vec<Vec<u8>>,
+    inputs: usize,
 }
 
 /// What a parser is given.
@@ -96,7 +100,13 @@ impl Corpus {
     pub fn of(target: &'static str) -> Self {
         let documents =
             read(&directory().join(target)).unwrap_or_else(|e| panic!("the corpus of {target}: {e}"));
-        Self { target, documents }
+        Self { target, documents, inputs: INPUTS }
+    }
+
+    /// The same for a target that takes its time: so many inputs in the test command.
+    #[must_use]
+    pub fn inputs(self, inputs: usize) -> Self {
+        Self { inputs, ..self }
     }
 
     /// The same with documents that are made on the spot, because files could not show what is in them.
@@ -108,6 +118,10 @@ impl Corpus {
 
     pub fn target(&self) -> &'static str {
         self.target
+    }
+
+    pub(crate) fn changed(&self) -> usize {
+        self.inputs
     }
 
     pub fn documents(&self) -> impl Iterator<Item = &[u8]> {

@@ -21,9 +21,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub use corpus::{Corpus, Input};
 
-/// Inputs of a target in the test command, unless `BOLERO_RANDOM_ITERATIONS` says otherwise.
-const INPUTS: usize = 2_000;
-
 /// Gives every document to `takes`, then as many changed ones as were asked for; it panics where something must not be,
 /// and says whether it took what it was given. A target that takes everything, or nothing, has looked at nothing.
 #[allow(clippy::panic, reason = "it is called by tests, and this is how they fail")]
@@ -38,7 +35,7 @@ pub fn fuzz(corpus: &Corpus, takes: impl Fn(&[u8]) -> bool + RefUnwindSafe) {
     }
     bolero::check!(name = corpus.target())
         .with_generator(corpus)
-        .with_iterations(INPUTS)
+        .with_iterations(corpus.changed())
         .for_each(|input: &Input| give(&input.0));
     let (inputs, taken) = (inputs.into_inner(), taken.into_inner());
     println!("fuzz {}: {inputs} inputs, {taken} taken", corpus.target());

@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod support;
+
 use std::fs;
-use std::path::Path;
 
 use cis::config::{Config, ConfigError, Flags, Surroundings};
 use cis_core::dag::Problem;
@@ -12,10 +13,11 @@ use cis_engine::report::parse_outputs;
 use cis_engine::skill::{SkillError, SkillPath};
 use cis_fuzz::{Corpus, fuzz};
 use cis_store::sqlite::Durability;
+use support::{dir, put};
 
 #[test]
 fn fuzz_settings() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = dir();
     let file = dir.path().join("config.toml");
     let flags = Flags { config: Some(file.clone()), ..Flags::default() };
     let around = Surroundings { cores: 2, ..Surroundings::default() };
@@ -39,12 +41,6 @@ fn fuzz_settings() {
     });
 }
 
-/// A file of its own each time: to cut an old one short would wait for the disk.
-fn put(path: &Path, bytes: &[u8]) {
-    let _ = fs::remove_file(path);
-    fs::write(path, bytes).unwrap();
-}
-
 /// What is wrong in a file has its line in it.
 fn check_problems(problems: &[Problem], text: &[u8]) {
     let lines = text.iter().filter(|b| **b == b'\n').count() + 1;
@@ -66,7 +62,7 @@ fn fuzz_older_skill_files() {
 }
 
 fn skills(target: &'static str, file: &str) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = dir();
     let home = dir.path().join("greet");
     fs::create_dir(&home).unwrap();
     let path = SkillPath::new([dir.path().to_owned()]);
@@ -118,7 +114,7 @@ fn fuzz_outputs() {
 
 #[test]
 fn fuzz_surroundings() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = dir();
     let (file, again) = (dir.path().join("1.json"), dir.path().join("2.json"));
     fuzz(&Corpus::of("surroundings"), |text| {
         put(&file, text);
