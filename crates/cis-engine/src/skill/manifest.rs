@@ -185,10 +185,9 @@ fn program(name: &str, dir: &Path, execution: OlderExecution) -> Result<Vec<Stri
         ));
     }
     let inside = dir.join(relative);
-    let bare = relative.components().count() == 1 && !relative.is_absolute();
     let binary = if inside.is_file() {
         inside.to_string_lossy().into_owned()
-    } else if bare && !execution.binary.starts_with("./") {
+    } else if !execution.binary.contains('/') {
         execution.binary
     } else {
         return Err(SkillError::invalid(name, format!("there is no file `{}`", inside.display())));

@@ -126,6 +126,7 @@ fn what_is_wrong_is_said_with_a_remedy() {
     shelf.put("other/SKILL.md", &front("x"));
     shelf.put("flow/skill.toml", "[skill]\ntype = \"dag\"\n[dag]\n");
     shelf.put("up/skill.toml", "[execution]\nbinary = \"../up\"\n");
+    shelf.put("slash/skill.toml", "[execution]\nbinary = \"slash/\"\n");
     shelf.put("talk/SKILL.md", "---\nname: talk\ndescription: How to talk\n---\n");
     for (name, why, hint) in [
         ("lnit", "there is no skill `lnit` in `DIR`", "did you mean `lint`?"),
@@ -138,6 +139,7 @@ fn what_is_wrong_is_said_with_a_remedy() {
         ("other", "called `other`, but `DIR/other/SKILL.md` says `lint`", "rename"),
         ("flow", "is a DAG", "cis dag run DIR/flow/skill.toml"),
         ("up", "leaves its directory", ""),
+        ("slash", "there is no file", ""),
     ] {
         let told = shelf.why(name);
         assert!(told.contains(why) && told.contains(hint), "{name}: {told}");
