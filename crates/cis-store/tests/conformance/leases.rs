@@ -134,6 +134,20 @@ pub(crate) fn a_claim_asked_again_is_the_same_claim<H: Home>(w: &mut World<H>) {
     assert_eq!(named(w, "two", "ann").len(), 1);
 }
 
+pub(crate) fn a_claim_asked_again_is_only_what_is_still_held<H: Home>(w: &mut World<H>) {
+    w.go(&dag("d", vec![external("a", &[], &[])]));
+    let named = |w: &World<H>| {
+        let request = ClaimWork { claim_id: Some("one".to_owned()), ..claiming(w, "ann") };
+        w.ask(|store| store.claim_work(request)).unwrap()
+    };
+    let first = named(w).remove(0);
+    note(w, &first, "ann", "half").unwrap();
+    assert!(named(w).remove(0).handoff.is_empty(), "her own notes are no news to her");
+    w.sweep_after(10_000);
+    claim_one(w, "bob");
+    assert!(named(w).is_empty(), "somebody else holds it now");
+}
+
 pub(crate) fn a_heartbeat_keeps_the_lease_and_never_revives_it<H: Home>(w: &mut World<H>) {
     let run = w.go(&dag("d", vec![external("a", &[], &[])]));
     let held = claim_one(w, "ann");
