@@ -185,9 +185,10 @@ fn ask(table: &Table, n: i64, done: Done) {
         Done::Answered => block_on(table.insert(n)).expect("an answer"),
         Done::Run => {
             let (tell, told) = oneshot::channel();
+            let mut tell = Some(tell);
             let run = move |tx: &mut Tx<'_>| {
                 insert(tx, n)?;
-                let _ = tell.send(());
+                let _ = tell.take().map(|tell| tell.send(()));
                 thread::yield_now();
                 Ok(())
             };

@@ -4,8 +4,8 @@
 pub(crate) use std::sync::atomic::AtomicI32;
 pub(crate) use std::sync::{Arc, PoisonError, TryLockError};
 
-pub(crate) use shuttle::sync::{Mutex, MutexGuard};
 pub(crate) use shuttle::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use shuttle::sync::{Mutex, MutexGuard};
 pub(crate) use shuttle::thread::{self, JoinHandle};
 pub(crate) use tokio::sync::watch;
 

@@ -289,13 +289,15 @@ fn wait(text: Option<&str>) -> Result<Duration, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use axum::http::HeaderValue;
     use cis_core::access::Preset;
     use serde_json::{Map, Value};
     use tokio::time::Instant;
 
     use super::*;
-    use crate::limit::Limits;
+    use crate::limit::{Limits, Share};
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]

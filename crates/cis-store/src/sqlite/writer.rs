@@ -27,8 +27,8 @@ use super::pulse::Pulse;
 use super::reserve::Reserve;
 use super::steps::Chunks;
 use super::sync::{
-    Arc, AtomicI32, AtomicU64, JoinHandle, Mutex, MutexGuard, Ordering, PoisonError, TryLockError, mpsc, oneshot,
-    thread, watch,
+    Arc, AtomicI32, AtomicU64, JoinHandle, Mutex, MutexGuard, Ordering, PoisonError, TryLockError, mpsc,
+    oneshot, thread, watch,
 };
 use super::tx::{Memory, Tx};
 use crate::port::{Answer, StoreError};
