@@ -12,6 +12,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`storm`] | many clients, mixed load; node, runner or both are killed |
+//! | [`load`] | the same clients, and nothing is killed |
 //! | [`live_tasks`] | the node is killed under a hundred live tasks |
 //! | [`runner_killed`] | the runner is killed under tasks of every policy |
 //! | `victim` | the node: started, killed, struck at a point |
@@ -28,6 +29,7 @@ mod dice;
 mod evidence;
 mod fifo;
 pub mod live_tasks;
+pub mod load;
 mod process;
 mod record;
 pub mod runner_killed;

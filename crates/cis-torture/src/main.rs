@@ -25,6 +25,8 @@ struct Cli {
 enum Machine {
     /// Kill node and runner under mixed load
     Storm,
+    /// Mixed load, and nothing is killed: what grows, and what gets in the way
+    Load,
     /// Kill the node under a hundred live tasks
     LiveTasks,
     /// Kill the runner under tasks of every policy
@@ -39,6 +41,7 @@ impl Machine {
     fn run(self, dose: &Dose) -> anyhow::Result<Finding> {
         match self {
             Self::Storm => crash::storm::run(dose),
+            Self::Load => crash::load::run(dose),
             Self::LiveTasks => crash::live_tasks::run(dose),
             Self::RunnerKilled => crash::runner_killed::run(dose),
             Self::Power => power::run(dose),

@@ -1,7 +1,7 @@
 //! Small doses of what kills node and runner, on the real program. It must have been built, as `cargo test --workspace
 //! --all-features` does, with its failpoints.
 
-use cis_torture::crash::{live_tasks, runner_killed, storm};
+use cis_torture::crash::{live_tasks, load, runner_killed, storm};
 use cis_torture::{Dose, Finding};
 
 fn dose(rounds: u64) -> Dose {
@@ -36,6 +36,13 @@ fn a_hundred_live_tasks_do_not_notice_that_the_node_is_killed() {
 #[test]
 fn tasks_of_a_killed_runner_follow_their_policy_and_leave_nothing() {
     let finding = runner_killed::run(&dose(10)).unwrap();
+    println!("{finding}");
+    assert!(finding.is_clean(), "{finding}");
+}
+
+#[test]
+fn under_load_nobody_is_in_the_way_of_anybody() {
+    let finding = load::run(&dose(8)).unwrap();
     println!("{finding}");
     assert!(finding.is_clean(), "{finding}");
 }

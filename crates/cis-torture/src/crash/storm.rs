@@ -17,7 +17,7 @@ use super::{conclude, count, wrong_in_the_end};
 use crate::{Dose, Finding};
 
 const CLIENTS: usize = 12;
-const SLOTS: u32 = 8;
+pub(super) const SLOTS: u32 = 8;
 
 /// The file to which tasks write that they began and ended.
 const RAN: &str = "ran";
@@ -86,6 +86,23 @@ struct Toll {
 /// Kills the node until it has died `rounds` times or the time is over, and judges what is left.
 pub fn run(dose: &Dose) -> Result<Finding> {
     let mut victim = Victim::start(SLOTS)?;
+    let mut toll = Toll::default();
+    let (raged, entries) =
+        with_clients(&mut victim, dose.seed, |victim, storm| rage(victim, storm, dose, &mut toll))?;
+    let judged = raged.and_then(|()| judge(&mut victim, entries, &toll.kills));
+    let told = |(evidence, wrong)| (told(&evidence, &toll), wrong);
+    let (mut finding, wrong) = judged.map_or_else(|e| (Finding::default(), vec![format!("{e:#}")]), told);
+    conclude(&mut finding, dose.seed, wrong, &mut victim);
+    Ok(finding)
+}
+
+/// Many clients go about their business while `meanwhile` does what it does; then what they began comes to its end. What
+/// it came to, and what they wrote down.
+pub(super) fn with_clients<T>(
+    victim: &mut Victim,
+    seed: u64,
+    meanwhile: impl FnOnce(&mut Victim, &Storm<'_>) -> Result<T>,
+) -> Result<(Result<T>, Vec<Entry>)> {
     let ran = victim.path(RAN);
     let tokens = (0..CLIENTS).map(|n| victim.token(&format!("client-{n}"))).collect::<Result<Vec<_>>>()?;
     let door = victim.door();
@@ -97,42 +114,41 @@ pub fn run(dose: &Dose) -> Result<Finding> {
         over: AtomicBool::new(false),
         under_way: AtomicUsize::new(0),
     };
-    let (raged, entries) = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let clients: Vec<_> = tokens
             .into_iter()
             .enumerate()
             .map(|(n, token)| {
-                let client = Client::new(&storm, n, token, Dice::of(dose.seed, n));
+                let client = Client::new(&storm, n, token, Dice::of(seed, n));
                 scope.spawn(move || client.live())
             })
             .collect();
-        let mut toll = Toll::default();
-        let raged = rage(&mut victim, &storm, dose, &mut toll);
+        let done = meanwhile(victim, &storm);
         storm.calming.store(true, Ordering::Relaxed);
-        let calm = || (raged.is_err() || storm.under_way.load(Ordering::Relaxed) == 0).then_some(());
+        let calm = || (done.is_err() || storm.under_way.load(Ordering::Relaxed) == 0).then_some(());
         // What does not end by then is stuck: the judge will say which.
         let _ = eventually(PATIENCE, calm);
         storm.over.store(true, Ordering::Relaxed);
         let lived = clients.into_iter().map(|client| client.join().map_err(|_| anyhow!("a client panicked")));
         let entries = lived.collect::<Result<Vec<Vec<Entry>>>>()?;
-        Ok::<_, anyhow::Error>((raged.map(|()| toll), entries.concat()))
-    })?;
-    let judged = raged.and_then(|toll| judge(&mut victim, entries, &toll));
-    let (mut finding, wrong) = judged.unwrap_or_else(|e| (Finding::default(), vec![format!("{e:#}")]));
-    conclude(&mut finding, dose.seed, wrong, &mut victim);
-    Ok(finding)
+        Ok((done, entries.concat()))
+    })
 }
 
-/// What was counted, and what is wrong.
-fn judge(victim: &mut Victim, entries: Vec<Entry>, toll: &Toll) -> Result<(Finding, Vec<String>)> {
+/// What there is to judge by, and what is wrong.
+pub(super) fn judge(
+    victim: &mut Victim,
+    entries: Vec<Entry>,
+    kills: &[Kill],
+) -> Result<(Evidence, Vec<String>)> {
     victim.must_live()?;
-    let mut evidence = Evidence { entries, kills: toll.kills.clone(), ..Evidence::default() };
+    let mut evidence = Evidence { entries, kills: kills.to_vec(), ..Evidence::default() };
     let mut wrong = wrong_in_the_end(victim)?;
     // Where no task wrote, there is none; what completed all the same will be missed.
     evidence.read_lines(&std::fs::read_to_string(victim.path(RAN)).unwrap_or_default());
     evidence.read_store(&victim.data().join("dag.db"))?;
     wrong.extend(check::violations(&evidence));
-    Ok((told(&evidence, toll), wrong))
+    Ok((evidence, wrong))
 }
 
 /// Blow after blow, the node up again after each.

@@ -269,6 +269,17 @@ impl Victim {
         bail!("`{dag}` does not end: {told}")
     }
 
+    pub(super) fn pid(&self) -> Result<u32> {
+        Ok(self.child.as_ref().context("the node is down")?.id())
+    }
+
+    /// Does a command about the node's data directory and this file go well?
+    pub(super) fn cis(&self, command: &[&str], file: &Path) -> Result<bool> {
+        let mut cis = Command::new(&self.exe);
+        cis.args(command).arg(file).env("CIS_DATA_DIR", self.data()).env("HOME", self.path("home"));
+        Ok(cis.stdout(Stdio::null()).status()?.success())
+    }
+
     fn last_words(&self) -> String {
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
         let said = read(self.path("node.log")) + &read(self.data().join("runner.log"));
