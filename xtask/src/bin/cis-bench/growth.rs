@@ -22,7 +22,7 @@ const READ_MAX_MS: f64 = 50.0;
 pub(crate) fn growth(bed: &Bed) -> Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let dags = bed.size(1_000, 10);
-    let finished = runtime.block_on(history::finished(bed, dags, &Shape::mesh(10, 100)))?;
+    let finished = runtime.block_on(history::finished(bed, "finished", dags, &Shape::mesh(10, 100)))?;
     let waiting = Shape::wide(bed.size(100_000, 1_000));
     let ready = runtime.block_on(history::ready(bed, 10, &waiting, claims::THEIRS))?;
     let grown = bed.fresh()?;

@@ -1,4 +1,4 @@
-//! A store driven through its own operations, as a coordinator would: how the stores of W6 come to be.
+//! A store driven through its own operations, as a coordinator would: how the stores of W6 and of recovery come to be.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -156,9 +156,9 @@ impl Driver {
     }
 }
 
-/// A file with `dags` finished runs of `shape`, from the cache if it is there.
-pub(crate) async fn finished(bed: &Bed, dags: usize, shape: &Shape) -> Result<PathBuf> {
-    let wanted = cached(bed, "finished", dags, shape)?;
+/// A file with `dags` finished runs of `shape`, from the cache if it is there as `kind`.
+pub(crate) async fn finished(bed: &Bed, kind: &str, dags: usize, shape: &Shape) -> Result<PathBuf> {
+    let wanted = cached(bed, kind, dags, shape)?;
     if wanted.exists() {
         return Ok(wanted);
     }
@@ -166,7 +166,7 @@ pub(crate) async fn finished(bed: &Bed, dags: usize, shape: &Shape) -> Result<Pa
     remove(&making);
     let driver = Driver::open(&making).await?;
     for dag in 0..dags {
-        progress("finished", dag, dags);
+        progress(kind, dag, dags);
         driver.start(shape, &format!("history-{dag}"), "global").await?;
         driver.drain(&Scope::global()).await?;
     }

@@ -20,6 +20,7 @@
 //! | [`agents`] | W4: agents over HTTP |
 //! | [`reads`] | W5: status reads |
 //! | [`idle`] | a node that has nothing to do, and those who wait for it |
+//! | [`recovery`] | a node that was killed, with a long history |
 //! | [`history`], [`growth`] | W6: a store with a million finished tasks, and what it slows down |
 //! | [`claims`] | W6: how long a claim takes behind tasks it may not take |
 //! | [`size`] | W7: a hundred thousand tasks |
@@ -34,6 +35,7 @@ mod idle;
 mod machine;
 mod process;
 mod reads;
+mod recovery;
 mod report;
 mod served;
 mod shape;
@@ -72,7 +74,7 @@ struct Options {
 type Workload = (&'static str, fn(&Bed) -> Result<Vec<Row>>);
 
 /// All of them, in the order they run.
-const WORKLOADS: [Workload; 9] = [
+const WORKLOADS: [Workload; 10] = [
     ("W0", versus::own_share),
     ("W1", versus::wide),
     ("W2", versus::chain),
@@ -80,6 +82,7 @@ const WORKLOADS: [Workload; 9] = [
     ("W4", agents::agents),
     ("W5", reads::reads),
     ("idle", idle::idle),
+    ("recovery", recovery::recovery),
     ("W6", growth::growth),
     ("W7", size::size),
 ];

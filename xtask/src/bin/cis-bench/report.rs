@@ -193,6 +193,7 @@ const PROTOCOL: &str = "\
 | W4 | 64 agents, each again and again: publish a DAG of one `external` task, confirm it, claim it, complete it, over HTTP at `power`; beside 64 threads that call the same store operations themselves |
 | W5 | 64 connections ask for the status of 1,000 DAGs at random while 100 new revisions a second are published; no answer is older than what was acknowledged before it was asked for; beside an HTTP server that only says hello |
 | idle | the node's memory and its runner's after one task; the time from starting `cis node` to its first answer; 5,000 followers and long-polls that nothing happens for, and what they cost a claim |
+| recovery | a node killed with its runner while 100 tasks are held, on a store with 100,000 finished runs: from starting the next one until it says that it is ready |
 | W6 | W1, reads and claims on a store with 1,000,000 finished tasks, made through store operations; claims behind 1,000,000 ready tasks of a scope the claimant may not touch |
 | W7 | 1,000 layers of 100 tasks, each waiting for two of the layer before |
 ";
