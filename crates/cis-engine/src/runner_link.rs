@@ -7,7 +7,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Epoch;
 use cis_runner::client;
 use cis_runner::frame::{self, Decoder};
-use cis_runner::protocol::{FromRunner, Known, PROTOCOL, ToRunner};
+use cis_runner::protocol::{FromRunner, Known, OLDEST, PROTOCOL, ToRunner, can_talk};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -69,13 +69,15 @@ impl RunnerLink {
         };
         let key = std::fs::read_to_string(address.data_dir.join(client::DOOR_KEY)).ok();
         let (epoch, slots) = (address.epoch.0, address.slots);
-        link.queue(&ToRunner::Hello { protocol: PROTOCOL, epoch, slots, key });
+        link.queue(&ToRunner::Hello { protocol: PROTOCOL, oldest: OLDEST, epoch, slots, key });
         link.flush().await?;
         match link.next().await? {
-            FromRunner::Welcome { attempts, .. } => {
+            FromRunner::Welcome { protocol, oldest, attempts, .. } if can_talk(protocol, oldest) => {
                 link.known = attempts;
                 Ok(Ok(link))
             }
+            FromRunner::Welcome { protocol, oldest, pid, .. }
+            | FromRunner::Unfit { protocol, oldest, pid } => Ok(Err(unfit(protocol, oldest, pid))),
             FromRunner::Refused { epoch } => Ok(Err(Refusal::new(
                 ErrorCode::Unavailable,
                 format!("the runner serves a later coordinator (epoch {epoch}, ours is {})", address.epoch),
@@ -122,6 +124,15 @@ impl RunnerLink {
         self.outgoing.clear();
         sent
     }
+}
+
+/// The runner was started by another version of the program, and still has tasks.
+fn unfit(protocol: u32, oldest: u32, pid: u32) -> Refusal {
+    let why = format!(
+        "the runner (process {pid}) understands protocols {oldest} to {protocol}, this `cis` {OLDEST} to {PROTOCOL}"
+    );
+    Refusal::new(ErrorCode::Unavailable, why)
+        .hint("let its tasks end under the `cis` that started it: it then goes by itself, and this one starts its own")
 }
 
 async fn open(data_dir: &Path, exe: &Path) -> io::Result<UnixStream> {

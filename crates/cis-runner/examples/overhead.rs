@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use cis_runner::client::{Decoder, connect_or_spawn, encode};
-use cis_runner::protocol::{AttemptKey, FromRunner, PROTOCOL, Start, Text, ToRunner};
+use cis_runner::protocol::{AttemptKey, FromRunner, OLDEST, PROTOCOL, Start, Text, ToRunner};
 use rustix::time::{ClockId, clock_gettime};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -22,7 +22,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let mut stream = connect_or_spawn(dir.path(), Path::new(&exe))?;
     let mut decoder = Decoder::new();
-    stream.write_all(&encode(&ToRunner::Hello { protocol: PROTOCOL, epoch: 1, slots, key: None })?)?;
+    stream.write_all(&encode(&ToRunner::Hello {
+        protocol: PROTOCOL,
+        oldest: OLDEST,
+        epoch: 1,
+        slots,
+        key: None,
+    })?)?;
     let env = std::env::vars().map(|(name, value)| (Text::Utf8(name), Text::Utf8(value))).collect();
     stream.write_all(&encode(&ToRunner::Context { context: 1, env, cwd: dir.path().to_owned() })?)?;
     let mut pid = 0;

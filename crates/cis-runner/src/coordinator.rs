@@ -12,7 +12,9 @@ use rustix::event::epoll::{self, EventFlags};
 
 use crate::attempt::{Attempt, Cause};
 use crate::door::{self, Connection};
-use crate::protocol::{AttemptKey, FromRunner, Known, KnownState, Outcome, PROTOCOL, ToRunner};
+use crate::protocol::{
+    AttemptKey, FromRunner, Known, KnownState, OLDEST, Outcome, PROTOCOL, ToRunner, can_talk,
+};
 use crate::runner::{Kind, Place, Runner, complain, never_started, token};
 use crate::spawn::Context;
 
@@ -74,10 +76,14 @@ impl Runner {
     }
 
     fn act(&mut self, id: u64, message: ToRunner) {
-        if let ToRunner::Hello { epoch, slots, key, .. } = message {
-            return match self.is_known(key) {
-                true => self.hello(id, epoch, slots),
-                false => self.drop_connection(id),
+        if let ToRunner::Hello { protocol, oldest, epoch, slots, key } = message {
+            return match (self.is_known(key), can_talk(protocol, oldest)) {
+                (true, true) => self.hello(id, epoch, slots),
+                (true, false) => {
+                    let pid = std::process::id();
+                    self.send_away(id, &FromRunner::Unfit { protocol: PROTOCOL, oldest: OLDEST, pid });
+                }
+                (false, _) => self.drop_connection(id),
             };
         }
         if self.current != Some(id) {
@@ -105,17 +111,21 @@ impl Runner {
         }
     }
 
+    /// Says a last word.
+    fn send_away(&mut self, id: u64, word: &FromRunner) {
+        self.say(id, word);
+        if let Some(connection) = self.connections.iter_mut().find(|c| c.id == id) {
+            connection.closing = true;
+        }
+    }
+
     /// A coordinator introduces itself. Whoever was here before it is gone before it gets an answer.
     fn hello(&mut self, id: u64, epoch: i64, slots: u32) {
         if self.current == Some(id) {
             return self.drop_connection(id);
         }
         if epoch < self.epoch {
-            self.say(id, &FromRunner::Refused { epoch: self.epoch });
-            if let Some(connection) = self.connections.iter_mut().find(|c| c.id == id) {
-                connection.closing = true;
-            }
-            return;
+            return self.send_away(id, &FromRunner::Refused { epoch: self.epoch });
         }
         if let Some(older) = self.current {
             self.drop_connection(older);
@@ -144,7 +154,16 @@ impl Runner {
         let ended: Vec<AttemptKey> =
             attempts.iter().filter(|known| known.state == KnownState::Ended).map(|known| known.key).collect();
         let boot_id = self.boot_id.clone();
-        self.say(id, &FromRunner::Welcome { protocol: PROTOCOL, boot_id, pid: std::process::id(), attempts });
+        self.say(
+            id,
+            &FromRunner::Welcome {
+                protocol: PROTOCOL,
+                oldest: OLDEST,
+                boot_id,
+                pid: std::process::id(),
+                attempts,
+            },
+        );
         for key in ended {
             if let Some(Place::Ended(json)) = self.known.get(&key)
                 && let Some(connection) = self.connections.iter_mut().find(|c| c.id == id)

@@ -6,8 +6,22 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Grows when an older peer could misunderstand a newer one.
+/// What we speak. Grows when an older peer could misunderstand a newer one.
 pub const PROTOCOL: u32 = 1;
+
+/// The oldest we still understand. While a runner has tasks it outlives the program it was started from: a coordinator
+/// of the next version has to get along with it.
+pub const OLDEST: u32 = 1;
+
+/// Do we and a peer that speaks `protocol`, and understands all since `oldest`, understand each other?
+pub fn can_talk(protocol: u32, oldest: u32) -> bool {
+    PROTOCOL.min(protocol) >= OLDEST.max(oldest)
+}
+
+/// What peers understand that did not say: they are of the first version.
+fn first() -> u32 {
+    1
+}
 
 /// No frame is larger than this; the largest legitimate one carries an environment or captured outputs.
 pub const FRAME_MAX: usize = 16 << 20;
@@ -27,6 +41,8 @@ pub enum ToRunner {
     /// an epoch lower than the highest it has seen. Without the directory's key, where it has one, it is not heard.
     Hello {
         protocol: u32,
+        #[serde(default = "first")]
+        oldest: u32,
         epoch: i64,
         slots: u32,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,7 +95,16 @@ pub struct Start {
 pub enum FromRunner {
     /// Answer to Hello: everything the runner knows of and that was not acknowledged. Outcomes of the ended
     /// ones follow as ordinary `Ended` messages.
-    Welcome { protocol: u32, boot_id: String, pid: u32, attempts: Vec<Known> },
+    Welcome {
+        protocol: u32,
+        #[serde(default = "first")]
+        oldest: u32,
+        boot_id: String,
+        pid: u32,
+        attempts: Vec<Known>,
+    },
+    /// Answer to a Hello in a protocol that is too old, or too new: what this runner understands.
+    Unfit { protocol: u32, oldest: u32, pid: u32 },
     /// Answer to a Hello that came too late: a higher epoch was seen.
     Refused { epoch: i64 },
     /// A process has started. Sent only for attempts that live longer than [`STARTED_AFTER_MS`]: the others'

@@ -8,7 +8,8 @@ use cis_runner::client::{DOOR_KEY, encode};
 use cis_runner::log::Stream;
 use cis_runner::protocol::*;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use support::{Node, exited, key, kill_and_wait, script, wait_gone};
+use serde_json::json;
+use support::{Node, exited, key, kill_and_wait, said, script, wait_gone};
 
 #[test]
 fn an_older_coordinator_is_refused_even_after_the_runner_died() {
@@ -16,7 +17,7 @@ fn an_older_coordinator_is_refused_even_after_the_runner_died() {
     let c = node.connect(5, 1);
     let refused = |epoch| {
         let mut late = node.stranger();
-        late.say(&ToRunner::Hello { protocol: PROTOCOL, epoch, slots: 1, key: None });
+        late.say(&ToRunner::Hello { protocol: PROTOCOL, oldest: OLDEST, epoch, slots: 1, key: None });
         assert!(matches!(late.hear(), FromRunner::Refused { epoch: 5 }));
         assert!(late.try_hear().is_none());
     };
@@ -52,6 +53,7 @@ fn who_does_not_know_the_directorys_key_is_not_heard() {
     std::fs::write(node.data.join(DOOR_KEY), "secret").unwrap();
     let hello = |key: Option<&str>| ToRunner::Hello {
         protocol: PROTOCOL,
+        oldest: OLDEST,
         epoch: 2,
         slots: 1,
         key: key.map(str::to_owned),
@@ -67,18 +69,55 @@ fn who_does_not_know_the_directorys_key_is_not_heard() {
 }
 
 #[test]
+fn coordinators_of_other_versions_take_over_what_runs() {
+    let node = Node::new();
+    let go = node.fifo("go");
+    let mut first = node.connect(1, 2);
+    first.start(script(1, "cat go"));
+    first.wait_started(1);
+    drop(first);
+    // One that knows fields which nobody here has heard of, and would understand us.
+    let mut newer = node.stranger();
+    let hello = json!({"hello": {"protocol": PROTOCOL + 6, "oldest": PROTOCOL, "epoch": 2, "slots": 2, "mood": "good"}});
+    newer.stream.write_all(&said(&hello)).unwrap();
+    let FromRunner::Welcome { protocol, oldest, attempts, .. } = newer.hear() else { panic!("no welcome") };
+    assert_eq!((protocol, oldest), (PROTOCOL, OLDEST));
+    assert_eq!(attempts.iter().map(|known| known.key).collect::<Vec<_>>(), [key(1)]);
+    newer.say(&node.context());
+    let mut start = json!(ToRunner::Start(Box::new(script(2, "true"))));
+    start["start"]["colour"] = "blue".into();
+    newer.stream.write_all(&said(&start)).unwrap();
+    let ended = newer.ended();
+    assert_eq!((ended.key, ended.outcome), (key(2), exited(0)));
+    newer.ack([2]);
+    drop(newer);
+    // One of the first version says less.
+    let mut older = node.stranger();
+    older.stream.write_all(&said(&json!({"hello": {"protocol": 1, "epoch": 3, "slots": 2}}))).unwrap();
+    assert!(matches!(older.hear(), FromRunner::Welcome { .. }));
+    std::fs::write(go, "x").unwrap();
+    let ended = older.ended_many(1);
+    assert_eq!((ended[0].key, &ended[0].outcome), (key(1), &exited(0)));
+}
+
+#[test]
+fn who_understands_none_of_it_is_told_so_and_changes_nothing() {
+    let node = Node::new();
+    let mut current = node.connect(1, 1);
+    for (protocol, oldest) in [(PROTOCOL + 6, PROTOCOL + 1), (OLDEST - 1, OLDEST - 1)] {
+        let mut foreign = node.stranger();
+        foreign.say(&ToRunner::Hello { protocol, oldest, epoch: 9, slots: 1, key: None });
+        assert!(matches!(foreign.hear(), FromRunner::Unfit { protocol: PROTOCOL, oldest: OLDEST, .. }));
+        assert!(foreign.try_hear().is_none());
+    }
+    assert_eq!(current.run(script(1, "true")).outcome, exited(0), "still in charge");
+}
+
+#[test]
 fn work_goes_on_without_a_coordinator() {
     let node = Node::new();
     let mut first = node.connect(1, 2);
-    let go = node.dir.path().join("go");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &go,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
-        0,
-    )
-    .unwrap();
+    let go = node.fifo("go");
     first.start(script(1, "cat go > /dev/null; seq 1 20000; exit 3"));
     first.start(script(2, "echo quick"));
     // More than there are slots: the rest starts while nobody is there.

@@ -2,6 +2,9 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+
 use support::{Node, process};
 
 const TEXT: &str = r#"
@@ -124,6 +127,32 @@ fn a_runner_that_dies_as_it_is_greeted_is_replaced() {
         assert!(!point.exists(), "nobody died");
         process::kill(node.runner());
     }
+    node.assert_sound();
+}
+
+/// A runner of a version that is not written yet: it says what it understands, and that is not us.
+#[test]
+fn a_runner_of_another_version_is_named_and_left_alone() {
+    let node = Node::new();
+    node.dag("d", "tasks = [{ id = 'a', command = 'true' }]");
+    node.ok(["dag", "publish", "d.toml"]);
+    let socket = node.data.join("runner.sock");
+    let door = UnixListener::bind(&socket).unwrap();
+    let later = std::thread::spawn(move || {
+        let (mut coordinator, _) = door.accept().unwrap();
+        let mut length = [0; 4];
+        coordinator.read_exact(&mut length).unwrap();
+        let mut hello = vec![0; u32::from_le_bytes(length) as usize];
+        coordinator.read_exact(&mut hello).unwrap();
+        let answer = br#"{"unfit":{"protocol":99,"oldest":98,"pid":4711,"since":"later"}}"#;
+        coordinator.write_all(&u32::try_from(answer.len()).unwrap().to_le_bytes()).unwrap();
+        coordinator.write_all(answer).unwrap();
+    });
+    let told = "the runner (process 4711) understands protocols 98 to 99";
+    node.cis(["run", "d.toml"]).code(1).tells(told).tells("hint: let its tasks end");
+    later.join().unwrap();
+    std::fs::remove_file(socket).unwrap();
+    node.ok(["run", "d.toml"]);
     node.assert_sound();
 }
 

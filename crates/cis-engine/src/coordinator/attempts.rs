@@ -32,7 +32,7 @@ impl<S: Store> Coordinator<S> {
                 let why = format!("a later coordinator (epoch {epoch}) has taken over");
                 return Err(Refusal::new(ErrorCode::Unavailable, why));
             }
-            FromRunner::Welcome { .. } => {}
+            FromRunner::Welcome { .. } | FromRunner::Unfit { .. } => {}
         }
         Ok(())
     }

@@ -50,7 +50,7 @@ impl Node {
 
     pub fn connect(&self, epoch: i64, slots: u32) -> Coordinator {
         let mut coordinator = self.stranger();
-        coordinator.say(&ToRunner::Hello { protocol: PROTOCOL, epoch, slots, key: None });
+        coordinator.say(&ToRunner::Hello { protocol: PROTOCOL, oldest: OLDEST, epoch, slots, key: None });
         let FromRunner::Welcome { attempts, pid, .. } = coordinator.hear() else { panic!("no welcome") };
         coordinator.known = attempts;
         coordinator.runner = pid;
@@ -78,6 +78,13 @@ impl Node {
         let text = |text: &str| Text::Utf8(text.into());
         let env = vec![(text("PATH"), text(&path)), (text(name), text(value))];
         ToRunner::Context { context: 1, env, cwd: self.dir.path().to_owned() }
+    }
+
+    /// A pipe in the directory: what reads it waits until somebody writes.
+    pub fn fifo(&self, name: &str) -> PathBuf {
+        let (path, mode) = (self.dir.path().join(name), rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        path
     }
 
     pub fn log(&self, name: &str) -> PathBuf {
@@ -157,6 +164,13 @@ pub struct Coordinator {
     pub started: Vec<AttemptKey>,
     /// Outcomes heard while waiting for something else.
     pub ended: Vec<Ended>,
+}
+
+/// A message as another version of the program says it.
+pub fn said(message: &serde_json::Value) -> Vec<u8> {
+    let json = message.to_string();
+    let length = u32::try_from(json.len()).unwrap().to_le_bytes();
+    [&length[..], json.as_bytes()].concat()
 }
 
 pub fn key(execution: i64) -> AttemptKey {
