@@ -9,7 +9,7 @@ use cis_core::access::Preset;
 use cis_core::dag::parse::duration;
 use cis_core::did::Did;
 use cis_core::id::{DagId, RunId, Scope, TaskId, is_name};
-use cis_core::template::{Scene, check, check_expression, fill, holds};
+use cis_core::template::{Scene, fill, holds};
 use cis_fuzz::{Corpus, fuzz};
 use cis_notify::webhook::Url;
 use serde::Serialize;
@@ -99,7 +99,6 @@ fn fuzz_templates() {
         let Ok(text) = std::str::from_utf8(text) else { return false };
         match fill(text, &scene) {
             Ok(filled) => {
-                check(text).unwrap();
                 assert!(filled.len() <= FILLED_BYTES_MAX, "{} bytes of {}", filled.len(), text.len());
                 true
             }
@@ -117,11 +116,7 @@ fn fuzz_expressions() {
     let scene = scene();
     fuzz(&Corpus::of("expression"), |text| {
         let Ok(text) = std::str::from_utf8(text) else { return false };
-        let held = holds(text, &scene);
-        if held.is_ok() {
-            check_expression(text).unwrap();
-        }
-        held.is_ok()
+        holds(text, &scene).is_ok()
     });
 }
 

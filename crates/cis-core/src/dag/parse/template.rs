@@ -4,13 +4,10 @@ use std::collections::HashSet;
 
 use minijinja::Environment;
 
+use crate::template::{check_expression_length, check_length, is_template};
+
 /// What templates see, as in [`crate::template`].
 const ROOTS: [&str; 4] = ["params", "tasks", "dag", "run"];
-
-/// Longest single `{{ … }}`. Parsing an expression recurses, so its length bounds the stack.
-const CODE_MAX: usize = 2_048;
-/// Most template code in one string, for the same reason.
-const CODE_TOTAL_MAX: usize = 16_384;
 
 /// Compiles templates to see whether they would.
 pub(super) struct Templates<'t> {
@@ -34,9 +31,7 @@ impl<'t> Templates<'t> {
 
     /// The same for an expression without braces.
     pub(super) fn expression(&self, text: &'t str) -> Result<Vec<String>, String> {
-        if text.len() > CODE_MAX {
-            return Err(format!("an expression of more than {CODE_MAX} bytes"));
-        }
+        check_expression_length(text)?;
         let expression = self.engine.compile_expression(text).map_err(|error| words(&error))?;
         self.tasks_read(expression.undeclared_variables(true))
     }
@@ -64,11 +59,6 @@ impl<'t> Templates<'t> {
     }
 }
 
-/// Does `text` hold a template at all?
-pub(super) fn is_template(text: &str) -> bool {
-    text.contains("{{") || text.contains("{%") || text.contains("{#")
-}
-
 /// Does a command hold one of our templates? Other programs have braces of their own:
 /// `docker ps --format '{{.Names}}'` is none of our business.
 pub(super) fn is_ours(command: &str) -> bool {
@@ -82,21 +72,6 @@ pub(super) fn is_ours(command: &str) -> bool {
             })
         })
     })
-}
-
-fn check_length(text: &str) -> Result<(), String> {
-    let mut total = 0;
-    let mut rest = text;
-    while let Some(start) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
-        rest = &rest[start + 2..];
-        let end = rest.find("}}").into_iter().chain(rest.find("%}")).min().unwrap_or(rest.len());
-        total += end;
-        if end > CODE_MAX || total > CODE_TOTAL_MAX {
-            return Err(format!("template code of more than {CODE_MAX} bytes"));
-        }
-        rest = &rest[end..];
-    }
-    Ok(())
 }
 
 fn words(error: &minijinja::Error) -> String {
