@@ -28,7 +28,7 @@ use crate::command::{Command, Reply};
 use crate::context::Context;
 use crate::coordinator::handle::next_look;
 use crate::coordinator::{Changes, Coordinator, Handle, Options, SELF};
-use crate::data_dir::CoordinatorLock;
+use crate::data_dir::{CoordinatorLock, DataDir};
 use crate::inspection::Inspection;
 use crate::recovery::Recovery;
 use crate::server::Server;
@@ -311,10 +311,17 @@ pub(crate) fn wait_and_start(options: &Options, context: &Context) -> Result<(He
             return start_with_store(options.clone(), lock);
         }
         if !std::mem::replace(&mut told, true) {
-            tracing::warn!("another process coordinates this data directory: waiting until it goes");
+            let who = node_of(&options.data_dir)
+                .map_or("another process".to_owned(), |at| format!("a node at {at}"));
+            tracing::warn!("{who} coordinates this data directory: waiting until it goes");
         }
         pause();
     }
+}
+
+/// Where the node of a data directory serves, if it has one that does.
+pub fn node_of(data_dir: &DataDir) -> Option<String> {
+    Client::connect(data_dir).ok().flatten()?.about().ok().flatten()?.address
 }
 
 fn open_link(options: &Options) -> Result<Link, Refusal> {

@@ -80,10 +80,14 @@ pub(crate) async fn guard(
     Ok(keep_while_streaming(next.run(request).await, place))
 }
 
-/// Calls that mostly wait: for events, for work, or for whatever a `wait` in the query says.
+/// Calls that mostly wait: for events, for work, for output, or, if the query says so, for a status.
 fn may_wait(path: Option<&str>, uri: &Uri) -> bool {
-    let waits = matches!(path, Some("/api/v1/events" | "/api/v1/tasks/claim" | "/api/v1/runs/{run}/logs"));
-    waits || uri.query().is_some_and(|query| query.split('&').any(|arg| arg.starts_with("wait=")))
+    let asks = |query: &str| query.split('&').any(|arg| arg.starts_with("wait="));
+    match path {
+        Some("/api/v1/events" | "/api/v1/tasks/claim" | "/api/v1/runs/{run}/logs") => true,
+        Some("/api/v1/dag/{id}/status") => uri.query().is_some_and(asks),
+        _ => false,
+    }
 }
 
 /// A stream is under way until it ends, whatever else is once it is answered.
@@ -213,7 +217,10 @@ type Shown = (Arc<TokenLine>, Option<Arc<str>>);
 /// The token a request came with.
 async fn token(headers: &HeaderMap, from: IpAddr, state: &State, at: Instant) -> Result<Shown, Refusal> {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let secret = given.and_then(|given| given.strip_prefix("Bearer ")).map(str::trim);
+    let bearer = given
+        .and_then(|given| given.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let secret = bearer.map(|(_, secret)| secret.trim());
     let now = state.node.now();
     if let Some(did) = secret.filter(|secret| state.options.trusts_local && secret.starts_with("did:")) {
         return Ok((Arc::new(at_its_word(did, now)?), None));
@@ -222,20 +229,15 @@ async fn token(headers: &HeaderMap, from: IpAddr, state: &State, at: Instant) ->
     if let Some(token) = state.kept.token(&secret_hash).filter(|token| token.is_good(now)) {
         return Ok((token, Some(secret_hash.into())));
     }
-    state.limits.check_stranger(from, &secret_hash, at)?;
+    state.limits.meet_stranger(from, &secret_hash, at)?;
     // Looked up by the hash of 256 random bits: how long that takes tells nobody anything about the secret.
     match state.kept.find_token(&secret_hash, &state.reads).await? {
         Some(token) if token.is_good(now) => {
-            state.limits.note_friend(&secret_hash);
+            state.limits.note_friend(from, &secret_hash);
             Ok((token, Some(secret_hash.into())))
         }
-        found => {
-            state.limits.note_stranger(from, at);
-            Err(match found {
-                Some(_) => not_good(),
-                None => Refusal::new(ErrorCode::Unauthorized, "nobody has this token"),
-            })
-        }
+        Some(_) => Err(not_good()),
+        None => Err(Refusal::new(ErrorCode::Unauthorized, "nobody has this token")),
     }
 }
 
@@ -259,6 +261,15 @@ pub(crate) async fn runs_out(at: Option<Timestamp>, now: Timestamp) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_can_wait_is_counted_as_waiting() {
+        let waits = |path, uri: &'static str| may_wait(Some(path), &Uri::from_static(uri));
+        assert!(waits("/api/v1/dag/{id}/status", "/api/v1/dag/d/status?after=1&wait=5s"));
+        assert!(!waits("/api/v1/dag/{id}/status", "/api/v1/dag/d/status?after=1"));
+        assert!(waits("/api/v1/tasks/claim", "/api/v1/tasks/claim"));
+        assert!(!waits("/api/v1/dag/publish", "/api/v1/dag/publish?wait=5s"));
+    }
 
     /// No name but the node's own and `localhost` comes in, however it is written.
     #[test]

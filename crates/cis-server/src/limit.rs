@@ -104,20 +104,9 @@ impl Limits {
         }
     }
 
-    /// May a token nobody has met be looked up for this address? A good one that was met before always may.
-    pub(crate) fn check_stranger(&self, address: IpAddr, token: &str, now: Instant) -> Result<(), Refusal> {
-        let strangers = lock(&self.strangers);
-        let spent =
-            strangers.get(&network(address)).is_some_and(|bucket| !bucket.has_any(STRANGER_RATE, now));
-        if spent && !lock(&self.friends).contains(token) {
-            let why = "too many requests with wrong tokens came from your address";
-            return Err(Refusal::new(ErrorCode::RateLimited, why).hint("try again in a second"));
-        }
-        Ok(())
-    }
-
-    /// A token was wrong.
-    pub(crate) fn note_stranger(&self, address: IpAddr, now: Instant) {
+    /// May a token nobody has met be looked up for this address? A good one that was met before always may. Counted as
+    /// wrong until it turns out to be good, so that many at once are no way around it.
+    pub(crate) fn meet_stranger(&self, address: IpAddr, token: &str, now: Instant) -> Result<(), Refusal> {
         let mut strangers = lock(&self.strangers);
         if strangers.len() >= KNOWN_MAX {
             strangers.retain(|_, bucket| !bucket.is_full(STRANGER_RATE, STRANGER_BURST, now));
@@ -127,11 +116,18 @@ impl Limits {
             strangers.clear();
         }
         let bucket = strangers.entry(network(address)).or_insert_with(|| Bucket::full(STRANGER_BURST, now));
-        bucket.take(STRANGER_RATE, STRANGER_BURST, now);
+        if !bucket.take(STRANGER_RATE, STRANGER_BURST, now) && !lock(&self.friends).contains(token) {
+            let why = "too many requests with wrong tokens came from your address";
+            return Err(Refusal::new(ErrorCode::RateLimited, why).hint("try again in a second"));
+        }
+        Ok(())
     }
 
-    /// A token was good.
-    pub(crate) fn note_friend(&self, token: &str) {
+    /// A token was good after all.
+    pub(crate) fn note_friend(&self, address: IpAddr, token: &str) {
+        if let Some(bucket) = lock(&self.strangers).get_mut(&network(address)) {
+            bucket.give_back();
+        }
         let mut friends = lock(&self.friends);
         if !friends.contains(token) {
             if friends.len() >= KNOWN_MAX {
@@ -279,8 +275,8 @@ impl Bucket {
         self.left + f64::from(rate) * now.saturating_duration_since(self.at).as_secs_f64()
     }
 
-    fn has_any(&self, rate: u32, now: Instant) -> bool {
-        self.has(rate, now) >= 1.0
+    fn give_back(&mut self) {
+        self.left += 1.0;
     }
 
     fn is_full(&self, rate: u32, burst: u32, now: Instant) -> bool {
@@ -290,7 +286,8 @@ impl Bucket {
     /// Takes one, if there is one.
     fn take(&mut self, rate: u32, burst: u32, now: Instant) -> bool {
         self.left = self.has(rate, now).min(burst.into());
-        self.at = now;
+        // Whoever came a little earlier may be a little late: no moment counts twice.
+        self.at = self.at.max(now);
         let any = self.left >= 1.0;
         if any {
             self.left -= 1.0;
@@ -349,18 +346,22 @@ mod tests {
     fn guessing_tokens_shuts_out_guessers_only() {
         let (limits, start) = (Limits::new(10), Instant::now());
         let (bad, good): (IpAddr, IpAddr) = ("2001:db8::1".parse().unwrap(), "192.0.2.1".parse().unwrap());
-        limits.note_friend("friend");
+        for _ in 0..2 * STRANGER_BURST {
+            assert!(limits.meet_stranger(bad, "friend", start).is_ok());
+            limits.note_friend(bad, "friend");
+        }
         for _ in 0..STRANGER_BURST {
-            assert!(limits.check_stranger(bad, "guess", start).is_ok());
-            limits.note_stranger(bad, start);
+            assert!(limits.meet_stranger(bad, "guess", start).is_ok());
         }
         let neighbour = "2001:db8::2".parse().unwrap();
-        assert_eq!(
-            limits.check_stranger(neighbour, "guess", start).unwrap_err().code,
-            ErrorCode::RateLimited
-        );
-        assert!(limits.check_stranger(bad, "friend", start).is_ok());
-        assert!(limits.check_stranger(good, "guess", start).is_ok());
-        assert!(limits.check_stranger(bad, "guess", start + Duration::from_secs(1)).is_ok());
+        assert_eq!(limits.meet_stranger(neighbour, "guess", start).unwrap_err().code, ErrorCode::RateLimited);
+        assert!(limits.meet_stranger(bad, "friend", start).is_ok());
+        assert!(limits.meet_stranger(good, "guess", start).is_ok());
+        let later = start + Duration::from_secs(1);
+        let heard = (0..STRANGER_BURST).filter(|_| limits.meet_stranger(bad, "guess", later).is_ok()).count();
+        // One that set out earlier and comes later gives nobody another second.
+        let _ = limits.meet_stranger(bad, "guess", start);
+        assert!(limits.meet_stranger(bad, "guess", later).is_err());
+        assert_eq!(heard, STRANGER_RATE as usize);
     }
 }

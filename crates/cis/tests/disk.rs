@@ -181,8 +181,12 @@ fn a_node_that_cannot_record_what_ended_goes_and_says_why() {
     let mut running = by_shell(&node, "trap '' XFSZ; exec \"$0\" \"$@\"", &start);
     let client = caller(&node, &mut running);
     let command = format!("cd {}; echo up > up; read -r _ < go", node.dir().display());
-    client.run(&json!({"dag_id": "kept", "tasks": [{"id": "a", "command": command}]}).to_string());
+    let kept = client.run(&json!({"dag_id": "kept", "tasks": [{"id": "a", "command": command}]}).to_string());
     assert_eq!(up.line(), "up");
+    // After this the node has nothing to write by itself, and goes only for what it is asked.
+    let tasks = format!("/api/v1/runs/{}/tasks", kept["run_id"].as_str().unwrap());
+    let started = || client.get(&tasks).json()["tasks"][0]["started_at"].as_i64().map(drop);
+    eventually("it is known to have started", started);
     let pid = Pid::from_raw(running.pid().cast_signed()).unwrap();
     prlimit(Some(pid), Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
     let answer = client.post("/api/v1/dag/publish", &field("lost", 1, &json!({})));
@@ -217,6 +221,10 @@ fn a_second_node_waits_until_the_first_has_gone() {
     let start = ["node", "start", "--bind", "127.0.0.1:0"];
     let mut second = by_shell(&node, "exec \"$0\" \"$@\" 2> second.err", &start);
     eventually("it waits", || node.read("second.err").contains("waiting until it goes").then_some(()));
+    let address = &first.client.address;
+    assert!(node.read("second.err").contains(&format!("a node at http://{address}")));
+    let hint = format!("hint: the node of this data directory is up already, at http://{address}");
+    node.cis(["node", "start", "--bind", address]).code(1).tells("Address already in use").tells(&hint);
     assert_eq!(node.coordinator(), coordinator);
     assert_eq!(first.client.post("/api/v1/dag/publish", &field("d", 1, &json!({}))).status, 201);
     first.running.signal(Signal::TERM);

@@ -82,6 +82,27 @@ fn a_node_is_called_by_its_own_names_only() {
 }
 
 #[test]
+fn what_is_said_in_another_way_is_understood_or_refused() {
+    let node = Node::new();
+    let up = node.up();
+    let (bearer, call) = (format!("bearer {}", up.client.token), "/api/v1/whoami");
+    let host = &up.client.address;
+    assert_eq!(up.client.raw("GET", call, host, &[("Authorization", &bearer)], "").status, 200);
+    assert_eq!(up.client.post(PUBLISH, &dag("d", "true")).status, 201);
+    for list in ["[]", "[null]", "[\"hash\"]", "7"] {
+        let refused = up.client.post("/api/v1/dag/d/confirm", list);
+        assert_eq!((refused.status, refused.code()), (422, "ValidationFailed".to_owned()), "{list}");
+        assert!(refused.body.contains("the body is not a JSON object"), "{refused:?}");
+    }
+    assert_eq!(up.client.get("/api/v1/dag/d/status").json()["status"], "pending");
+    for never in ["99999999", "-5"] {
+        let refused = up.client.call("GET", "/api/v1/events", &[("Last-Event-ID", never)], "");
+        assert_eq!((refused.status, refused.code()), (422, "ValidationFailed".to_owned()), "{never}");
+        assert!(refused.body.contains("begin anew"), "{refused:?}");
+    }
+}
+
+#[test]
 fn no_call_takes_a_body_nested_too_deep() {
     let node = Node::new();
     let up = node.up();

@@ -277,6 +277,21 @@ fn who_cannot_read_the_data_directory_is_not_heard_at_its_socket() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
+/// As from `CIS_TOKEN=$(cat a-file-that-is-not-there)`.
+#[test]
+fn an_empty_token_makes_nobody_the_owner() {
+    let node = Node::new();
+    let _up = node.up();
+    node.dag("d", "tasks = [{ id = 'a', command = 'true' }]");
+    node.ok(["dag", "publish", "d.toml"]);
+    let mut command = node.command(["dag", "confirm", "d"]);
+    command.env("CIS_TOKEN", "");
+    let refused = Running::start(command).wait().code(1).says_nothing();
+    refused.tells("error[Unauthorized]: the token is empty").tells("hint: `--token` or `CIS_TOKEN`");
+    node.cis(["--token", "", "dag", "confirm", "d"]).code(1).says_nothing().tells("the token is empty");
+    assert_eq!(node.json(["dag", "list"])["dags"][0]["status"], "pending");
+}
+
 #[test]
 fn whoever_has_a_token_is_not_the_owner() {
     let node = Node::new();

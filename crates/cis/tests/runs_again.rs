@@ -43,6 +43,8 @@ fn resume_runs_what_is_left_and_keeps_what_was_done() {
     assert_eq!(node.states("d"), "a=completed b=completed c=completed e=completed");
     assert_eq!(node.logs("d", "c"), "a1\n", "the outputs of the run it carries on");
     node.ok(["status", "d"]).says("carries on from d#1");
+    let times = |run| ["started_at", "completed_at"].map(|name| node.task(run, "a")[name].clone());
+    assert_eq!(times("d"), times("d#1"), "when it was done, not when it was carried over");
     // A run that is over stays as it was.
     assert_eq!(node.states("d#1"), "a=completed b=failed c=skipped e=completed");
     node.cis(["dag", "resume", "d"])

@@ -57,10 +57,14 @@ pub(super) async fn follow(
         })?),
         None => filter.after,
     };
-    let from = match last {
-        Some(last) => Position(last),
-        None => state.reads.read(|reader| Ok(reader.last_position()?)).await?,
-    };
+    let newest = state.reads.read(|reader| Ok(reader.last_position()?)).await?;
+    let from = last.map_or(newest, Position);
+    if from > newest || from < Position(0) {
+        let why = format!("there is no event {from}: the last one is {newest}");
+        let hint =
+            "begin anew without `Last-Event-ID`; after a restore, what was heard may not be there any more";
+        return Err(Refusal::new(ErrorCode::ValidationFailed, why).hint(hint).into());
+    }
     let (to, events) = mpsc::channel(AHEAD);
     let tokens = state.kept.tokens_changed();
     tokio::spawn(Follower { state, holder, tokens, filter, from, to }.follow());

@@ -227,6 +227,10 @@ impl Asked {
         self.check_kind()?;
         let body = match self.body.trim_ascii() {
             b"" | b"null" => b"{}",
+            // What is made of a list would be taken for the fields of an object, by their order.
+            body if !body.starts_with(b"{") => {
+                return Err(Refusal::new(ErrorCode::ValidationFailed, "the body is not a JSON object"));
+            }
             body => body,
         };
         serde_json::from_slice(body).map_err(|e| {

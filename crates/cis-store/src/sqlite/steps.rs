@@ -282,9 +282,9 @@ fn create_task(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, waits: u32) -> Answer<(
 fn carry_outputs(tx: &Tx<'_>, execution: ExecutionId, from: Option<RunKey>, ix: TaskIx) -> Answer<()> {
     tx.conn
         .prepare_cached(
-            "UPDATE task_executions SET (outputs_json, exit_code, started_at, output, error) =
-                 (SELECT outputs_json, exit_code, started_at, output, error FROM task_executions WHERE execution_id =
-                     (SELECT first_execution + ?3 FROM dag_runs WHERE run_key = ?2))
+            "UPDATE task_executions SET (outputs_json, exit_code, started_at, completed_at, output, error) =
+                 (SELECT outputs_json, exit_code, started_at, completed_at, output, error FROM task_executions
+                  WHERE execution_id = (SELECT first_execution + ?3 FROM dag_runs WHERE run_key = ?2))
              WHERE execution_id = ?1",
         )?
         .execute(params![execution.0, from.map(|run| run.0), ix.0])?;

@@ -212,12 +212,14 @@ impl Setup {
     fn new(global: &Global, flags: Flags) -> Result<Self, Failure> {
         let flags = Flags { config: global.config.clone(), data_dir: global.data_dir.clone(), ..flags };
         let config = Config::load(&flags, &Surroundings::here())?;
-        Ok(Self {
-            config,
-            json: global.json,
-            node: global.node.clone().filter(|node| !node.is_empty()),
-            token: global.token.clone().filter(|token| !token.is_empty()),
-        })
+        // As from a file that is not there: whoever was to have a token is not the owner for want of it.
+        if global.token.as_deref().is_some_and(str::is_empty) {
+            return Err(Refusal::new(ErrorCode::Unauthorized, "the token is empty")
+                .hint("`--token` or `CIS_TOKEN` is set to nothing: set it to a token, or unset it to be the owner here")
+                .into());
+        }
+        let node = global.node.clone().filter(|node| !node.is_empty());
+        Ok(Self { config, json: global.json, node, token: global.token.clone() })
     }
 
     /// The node to call. Whoever has a token never calls as somebody else, and the owner's token goes nowhere but to

@@ -11,8 +11,10 @@ use cis_core::access::{Caller, Preset};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_engine::context::Context;
 use cis_engine::coordinator::Options;
+use cis_engine::data_dir::DataDir;
 use cis_engine::node::{Host, Node};
 use cis_engine::recovery::Recovery;
+use cis_engine::session::node_of;
 use cis_engine::system::user;
 use cis_engine::token::secret_hash;
 use cis_server::About;
@@ -42,8 +44,7 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     let givers = notify::givers(&setup.config.notify)?;
     let notices = notify::wanted(&setup.config.notify, &givers);
     // First of all: a port that is taken must not cost anybody a coordinator.
-    let listener =
-        runtime.block_on(TcpListener::bind(bind)).map_err(|e| unable(&format!("listen on {bind}"), &e))?;
+    let listener = runtime.block_on(TcpListener::bind(bind)).map_err(|e| taken(setup, bind, &e))?;
     let bound = listener.local_addr().map_err(|e| unable("listen", &e))?;
     let here = std::env::current_dir().unwrap_or_default();
     let context = Context::of_node(&setup.config.env_pass.value, &USUAL, setup.skill_dirs(&[], &here));
@@ -166,12 +167,20 @@ fn write_secret(path: &Path, secret: &str) -> std::io::Result<()> {
 }
 
 fn unable(what: &str, e: &std::io::Error) -> Failure {
-    let refusal = Refusal::new(ErrorCode::Unavailable, format!("cannot {what}: {e}"));
+    Refusal::new(ErrorCode::Unavailable, format!("cannot {what}: {e}")).into()
+}
+
+/// A port that cannot be had: most likely by a node that is up already.
+fn taken(setup: &Setup, bind: SocketAddr, e: &std::io::Error) -> Failure {
+    let unable = unable(&format!("listen on {bind}"), e);
+    let serving = || node_of(&DataDir::at(&setup.config.data_dir.value));
     match e.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            refusal.hint("another program listens there; choose another `--bind`")
-        }
-        _ => refusal,
+        std::io::ErrorKind::AddrInUse => match serving() {
+            Some(address) => {
+                unable.hint(format!("the node of this data directory is up already, at {address}"))
+            }
+            None => unable.hint("another program listens there; choose another `--bind`"),
+        },
+        _ => unable,
     }
-    .into()
 }
