@@ -34,7 +34,7 @@
 //! | [`skill`] | finding, describing and pinning skills |
 //! | [`identity`] | a node's key and its DID |
 //! | [`token`] | making tokens |
-//! | [`system`] | the real clock and randomness |
+//! | [`machine`], [`system`] | what a coordinator finds around it; the real clock and randomness |
 //! | `wire` | how commands travel over `cis.sock` |
 
 pub mod again;
@@ -51,6 +51,7 @@ pub mod growth;
 pub mod identity;
 mod inspection;
 pub mod logs;
+pub mod machine;
 pub mod node;
 pub mod recovery;
 pub mod report;

@@ -1,16 +1,16 @@
 //! The connection to the runner: made when there is something to run, made again when it breaks.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Epoch;
 use cis_runner::client;
 use cis_runner::frame::{self, Decoder};
 use cis_runner::protocol::{FromRunner, Known, OLDEST, PROTOCOL, ToRunner, can_talk};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::machine::Machine;
 
 /// Bytes read from the runner at once: some dozens of outcomes.
 const READ_BYTES: usize = 64 << 10;
@@ -20,9 +20,8 @@ const HANDSHAKES_MAX: u32 = 5;
 
 /// A connection on which the handshake is done.
 #[derive(Debug)]
-pub(crate) struct RunnerLink {
-    reading: OwnedReadHalf,
-    writing: OwnedWriteHalf,
+pub(crate) struct RunnerLink<T> {
+    stream: T,
     decoder: Decoder,
     outgoing: Vec<u8>,
     buffer: Box<[u8]>,
@@ -40,12 +39,15 @@ pub(crate) struct RunnerAddress {
     pub(crate) slots: u32,
 }
 
-impl RunnerLink {
+impl<T: AsyncRead + AsyncWrite + Unpin> RunnerLink<T> {
     /// Connects, starting the runner if there is none.
-    pub(crate) async fn connect(address: &RunnerAddress) -> Result<Self, Refusal> {
+    pub(crate) async fn connect(
+        machine: &impl Machine<Stream = T>,
+        address: &RunnerAddress,
+    ) -> Result<Self, Refusal> {
         let mut last = None;
         for _ in 0..HANDSHAKES_MAX {
-            match Self::handshake(address).await {
+            match Self::handshake(machine, address).await {
                 Ok(link) => return link,
                 Err(e) => last = Some(e),
             }
@@ -56,12 +58,12 @@ impl RunnerLink {
     }
 
     /// An outer error is worth another try; an inner one is an answer.
-    async fn handshake(address: &RunnerAddress) -> io::Result<Result<Self, Refusal>> {
-        let stream = open(&address.data_dir, &address.exe).await?;
-        let (reading, writing) = stream.into_split();
+    async fn handshake(
+        machine: &impl Machine<Stream = T>,
+        address: &RunnerAddress,
+    ) -> io::Result<Result<Self, Refusal>> {
         let mut link = Self {
-            reading,
-            writing,
+            stream: machine.reach_runner(&address.data_dir, &address.exe).await?,
             decoder: Decoder::new(),
             outgoing: Vec::new(),
             buffer: vec![0; READ_BYTES].into(),
@@ -92,7 +94,7 @@ impl RunnerLink {
             if let Some(message) = self.pull()? {
                 return Ok(message);
             }
-            let n = self.reading.read(&mut self.buffer).await?;
+            let n = self.stream.read(&mut self.buffer).await?;
             if n == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -119,7 +121,7 @@ impl RunnerLink {
             return Ok(());
         }
         cis_fail::point("coordinator.before_send");
-        let sent = self.writing.write_all(&self.outgoing).await;
+        let sent = self.stream.write_all(&self.outgoing).await;
         cis_fail::point("coordinator.after_send");
         self.outgoing.clear();
         sent
@@ -133,12 +135,4 @@ fn unfit(protocol: u32, oldest: u32, pid: u32) -> Refusal {
     );
     Refusal::new(ErrorCode::Unavailable, why)
         .hint("let its tasks end under the `cis` that started it: it then goes by itself, and this one starts its own")
-}
-
-async fn open(data_dir: &Path, exe: &Path) -> io::Result<UnixStream> {
-    let (data_dir, exe) = (data_dir.to_owned(), exe.to_owned());
-    let connect = move || client::connect_or_spawn(&data_dir, &exe);
-    let stream = tokio::task::spawn_blocking(connect).await.map_err(io::Error::other)??;
-    stream.set_nonblocking(true)?;
-    UnixStream::from_std(stream)
 }

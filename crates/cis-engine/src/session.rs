@@ -12,7 +12,6 @@
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command as Process, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -392,8 +391,7 @@ async fn live(
     // Before anything is recorded: what ended while nobody coordinated is told of as well.
     store.keep_notices(options.notices.clone());
     let data_dir = options.data_dir.clone();
-    let (coordinator, handle) =
-        Coordinator::start(store.clone().here(), options, Arc::new(System), Arc::new(System)).await?;
+    let (coordinator, handle) = Coordinator::start(store.clone().here(), options, System).await?;
     let server = Server::listen(&data_dir, handle.clone()).map_err(|e| unreachable(&e))?;
     let Recovery { epoch, unclean, .. } = *coordinator.recovery();
     // Without a thread to look on, the next coordinator looks.

@@ -1,6 +1,6 @@
 //! Attempts on their way to the runner and back, and the connection they travel on.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cis_core::error::{ErrorCode, Refusal};
@@ -12,13 +12,14 @@ use cis_store::port::{Claimed, RunInfo, Started, Store};
 
 use super::{Coordinator, SELF, key_of};
 use crate::context::Context;
+use crate::machine::Machine;
 use crate::report;
 use crate::runner_link::{RunnerAddress, RunnerLink};
 
 /// How many runners in a row may die at once before it is pointless to start another.
 const RECONNECTS_MAX: u32 = 10;
 
-impl<S: Store> Coordinator<S> {
+impl<S: Store, M: Machine> Coordinator<S, M> {
     pub(super) async fn hear(&mut self, message: FromRunner) -> Result<(), Refusal> {
         match message {
             FromRunner::Ended(ended) => self.attempt_ended(*ended).await?,
@@ -43,7 +44,7 @@ impl<S: Store> Coordinator<S> {
             self.stop_run(claim.run.key, StopReason::OwnerGone).await?;
         }
         // Only a retry looks at it, and most attempts succeed.
-        let random = if ended.outcome == (Outcome::Exited { code: 0 }) { 0 } else { self.random.bits() };
+        let random = if ended.outcome == (Outcome::Exited { code: 0 }) { 0 } else { self.machine.bits() };
         self.reports.push(report::report(ended, claim.as_deref(), random));
         Ok(())
     }
@@ -54,7 +55,7 @@ impl<S: Store> Coordinator<S> {
         let context = match self.context(&claim.run) {
             Ok(context) => context,
             Err(why) => {
-                self.reports.push(report::never_started(&claim, why, self.clock.now()));
+                self.reports.push(report::never_started(&claim, why, self.machine.now()));
                 return Ok(());
             }
         };
@@ -68,7 +69,7 @@ impl<S: Store> Coordinator<S> {
                 }
                 self.send_start(run, &context, start);
             }
-            Err(why) => self.reports.push(report::never_started(&claim, why, self.clock.now())),
+            Err(why) => self.reports.push(report::never_started(&claim, why, self.machine.now())),
         }
         Ok(())
     }
@@ -125,7 +126,7 @@ impl<S: Store> Coordinator<S> {
     }
 
     /// Connects to the runner; answers what it knows of. What it has and we do not want is ended.
-    pub(super) async fn connect(&mut self) -> Result<HashMap<AttemptKey, Known>, Refusal> {
+    pub(super) async fn connect(&mut self) -> Result<BTreeMap<AttemptKey, Known>, Refusal> {
         self.link = None;
         self.sent.clear();
         let address = RunnerAddress {
@@ -134,8 +135,8 @@ impl<S: Store> Coordinator<S> {
             epoch: self.epoch,
             slots: self.options.slots,
         };
-        let mut link = RunnerLink::connect(&address).await?;
-        let known: HashMap<AttemptKey, Known> =
+        let mut link = RunnerLink::connect(&self.machine, &address).await?;
+        let known: BTreeMap<AttemptKey, Known> =
             std::mem::take(&mut link.known).into_iter().map(|known| (known.key, known)).collect();
         for (key, known) in &known {
             if !self.flying.contains_key(key) && known.state != KnownState::Ended {
@@ -182,7 +183,7 @@ impl<S: Store> Coordinator<S> {
             });
             if let Err(why) = started {
                 self.flying.remove(&key_of(&claim));
-                self.reports.push(report::never_started(&claim, why, self.clock.now()));
+                self.reports.push(report::never_started(&claim, why, self.machine.now()));
             }
         }
         Ok(())

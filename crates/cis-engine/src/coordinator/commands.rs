@@ -13,12 +13,13 @@ use super::handle::{Ask, News, Owner};
 use super::{Coordinator, LOOK_AGAIN};
 use crate::command::{About, Command, Reply};
 use crate::context::Context;
+use crate::machine::Machine;
 use crate::token;
 
 /// Runs kept in mind that were over before the loop heard that they had begun: more than can be on their way to it.
 const UNHEARD_MAX: usize = 2_048;
 
-impl<S: Store> Coordinator<S> {
+impl<S: Store, M: Machine> Coordinator<S, M> {
     pub(super) async fn handle(&mut self, ask: Ask) -> Result<(), Refusal> {
         match ask {
             Ask::Command { command, owner, reply } => {
@@ -48,7 +49,7 @@ impl<S: Store> Coordinator<S> {
     }
 
     pub(super) async fn command(&mut self, command: Command, owner: Owner) -> Result<Reply, Refusal> {
-        let now = self.clock.now();
+        let now = self.machine.now();
         match command {
             Command::Publish { dag, content_hash, new_revision, by } => {
                 let (key, expires_at) = (None, None);
@@ -99,7 +100,7 @@ impl<S: Store> Coordinator<S> {
                 self.approve(*request).await.map(|once| Reply::Approved(Box::new(once)))
             }
             Command::CreateToken { caller, by, expires_at } => {
-                let (fresh, new) = token::make(self.random.as_ref(), caller, by, now, expires_at);
+                let (fresh, new) = token::make(&self.machine, caller, by, now, expires_at);
                 self.store.create_token(new).await?;
                 Ok(Reply::Token(fresh))
             }
@@ -215,7 +216,7 @@ impl<S: Store> Coordinator<S> {
 
     /// Stops a run for a reason of our own; later, if there is no room to say so now.
     pub(super) async fn stop_run(&mut self, run: RunKey, reason: StopReason) -> Result<(), Refusal> {
-        let now = self.clock.now();
+        let now = self.machine.now();
         match self.stop(StopRun { key: None, run, reason, now }).await {
             Err(refusal) if refusal.code == ErrorCode::DiskFull => {
                 self.orphans.push(run);

@@ -20,16 +20,15 @@ mod attempts;
 mod commands;
 pub mod handle;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{Epoch, RunKey};
 use cis_core::notice::Wanted;
 use cis_core::run::StopReason;
-use cis_core::source::{Clock, Millis, Random, Timestamp};
+use cis_core::source::{Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_runner::protocol::{AttemptKey, ToRunner};
 use cis_store::port::{Advance, Boot, Claim, Claimed, Ending, Opening, Report, RunRef, Started, Store};
@@ -39,10 +38,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::context::Context;
 use crate::data_dir::DataDir;
 use crate::dispatch::Dispatch;
+use crate::machine::Machine;
 use crate::recovery::Recovery;
 use crate::report;
 use crate::runner_link::RunnerLink;
-use crate::system;
 
 pub use crate::dispatch::Limits;
 pub use handle::{Ask, Changes, Handle, Owner, SELF};
@@ -82,19 +81,18 @@ pub struct Options {
 }
 
 /// The coordinator's state.
-pub struct Coordinator<S> {
+pub struct Coordinator<S, M: Machine> {
     store: S,
     options: Options,
-    clock: Arc<dyn Clock>,
-    random: Arc<dyn Random>,
+    machine: M,
     epoch: Epoch,
     dispatch: Dispatch,
     asks: mpsc::Receiver<Ask>,
     changes: watch::Sender<Changes>,
     idle: watch::Sender<bool>,
-    link: Option<RunnerLink>,
-    /// Attempts handed to the runner and not yet over.
-    flying: HashMap<AttemptKey, Arc<Claimed>>,
+    link: Option<RunnerLink<M::Stream>>,
+    /// Attempts handed to the runner and not yet over. In order: what is handed over again goes in the order it came.
+    flying: BTreeMap<AttemptKey, Arc<Claimed>>,
     contexts: HashMap<RunKey, Arc<Context>>,
     /// Contexts the runner has been sent on this connection.
     sent: HashSet<RunKey>,
@@ -120,23 +118,18 @@ pub struct Coordinator<S> {
     full: bool,
 }
 
-impl<S> std::fmt::Debug for Coordinator<S> {
+impl<S, M: Machine> std::fmt::Debug for Coordinator<S, M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Coordinator").field("epoch", &self.epoch).finish_non_exhaustive()
     }
 }
 
-impl<S: Store> Coordinator<S> {
+impl<S: Store, M: Machine> Coordinator<S, M> {
     /// Begins a coordinator's life on a store nobody else writes to: a higher epoch, and whatever an earlier one
     /// left unfinished taken up again.
-    pub async fn start(
-        store: S,
-        options: Options,
-        clock: Arc<dyn Clock>,
-        random: Arc<dyn Random>,
-    ) -> Result<(Self, Handle), Refusal> {
-        let boot = Boot { id: system::boot_id().into(), now: clock.since_boot() };
-        let opening = store.open_epoch(clock.now(), boot).await?;
+    pub async fn start(store: S, options: Options, machine: M) -> Result<(Self, Handle), Refusal> {
+        let boot = Boot { id: machine.boot_id().into(), now: machine.since_boot() };
+        let opening = store.open_epoch(machine.now(), boot).await?;
         let (asks_in, asks) = mpsc::channel(INBOX_MAX);
         let (changes, changes_out) = watch::channel(Changes::default());
         let (idle, idle_out) = watch::channel(opening.unfinished.is_empty());
@@ -145,14 +138,13 @@ impl<S: Store> Coordinator<S> {
             dispatch: Dispatch::new(options.data_dir.clone(), options.limits),
             store,
             options,
-            clock,
-            random,
+            machine,
             epoch: opening.epoch,
             asks,
             changes,
             idle,
             link: None,
-            flying: HashMap::new(),
+            flying: BTreeMap::new(),
             contexts: HashMap::new(),
             sent: HashSet::new(),
             owners: HashMap::new(),
@@ -196,13 +188,13 @@ impl<S: Store> Coordinator<S> {
             self.stop_run(*run, StopReason::OwnerGone).await?;
         }
         if !self.orphans.is_empty() {
-            self.orphans_due = Some(self.clock.now().after(ORPHAN_GRACE));
+            self.orphans_due = Some(self.machine.now().after(ORPHAN_GRACE));
         }
         let same_boot = self.note_boot();
         if opening.live.is_empty() {
             return Ok(());
         }
-        let cancelling: HashSet<AttemptKey> = (opening.live.iter())
+        let cancelling: BTreeSet<AttemptKey> = (opening.live.iter())
             .filter(|live| live.status == TaskStatus::Cancelling || ownerless.contains(&live.run))
             .map(|live| key_of(&live.claim))
             .collect();
@@ -211,7 +203,7 @@ impl<S: Store> Coordinator<S> {
         }
         let known = self.connect().await?;
         self.recovery.count_known(known.values().filter(|known| self.flying.contains_key(&known.key)));
-        let now = self.clock.now();
+        let now = self.machine.now();
         let unknown: Vec<AttemptKey> =
             self.flying.keys().filter(|key| !known.contains_key(*key)).copied().collect();
         for key in unknown {
@@ -258,7 +250,7 @@ impl<S: Store> Coordinator<S> {
 
     /// Is the machine still in the boot the last coordinator saw? Notes the present one.
     fn note_boot(&self) -> bool {
-        let (path, now) = (self.options.data_dir.boot(), system::boot_id());
+        let (path, now) = (self.options.data_dir.boot(), self.machine.boot_id());
         let same = std::fs::read_to_string(&path).is_ok_and(|before| before == now);
         if !same {
             // If it cannot be written, the next coordinator will believe in a restart: safe, merely cautious.
@@ -283,7 +275,7 @@ impl<S: Store> Coordinator<S> {
     /// Does everything there is to do now, and there is room for.
     async fn settle(&mut self) -> Result<(), Refusal> {
         loop {
-            let now = self.clock.now();
+            let now = self.machine.now();
             match self.step(now).await {
                 Ok(true) => {}
                 Ok(false) => return self.flush().await,
@@ -309,7 +301,7 @@ impl<S: Store> Coordinator<S> {
         } else if self.more_work {
             self.work(now).await?;
         } else if due {
-            let swept = self.store.sweep(now, self.clock.since_boot()).await?;
+            let swept = self.store.sweep(now, self.machine.since_boot()).await?;
             self.next_due = swept.next_due;
             self.more_work |= swept.more_work;
             self.poke = true;
@@ -402,10 +394,10 @@ impl<S: Store> Coordinator<S> {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let pause = due.map(|due| Duration::from_millis(due.since(self.clock.now()).0));
+        let pause = due.map(|due| due.since(self.machine.now()));
         let timer = async {
             match pause {
-                Some(pause) => tokio::time::sleep(pause).await,
+                Some(pause) => self.machine.pause(pause).await,
                 None => std::future::pending().await,
             }
         };
@@ -416,15 +408,18 @@ impl<S: Store> Coordinator<S> {
             }
         };
         tokio::select! {
-            ask = self.asks.recv() => match ask {
-                Some(ask) => self.handle(ask).await?,
-                // Every handle is gone: nobody can ask for anything any more.
-                None => self.leaving = Some(oneshot::channel().0),
-            },
+            // Always in this order, so that the same things happening do the same. Nobody waits for ever behind the
+            // runner: asks are taken in by `gather` as well, and what is due is found by the clock.
+            biased;
             lost = self.store.lost() => return Err(lost.into()),
             message = runner => match message {
                 Ok(message) => self.hear(message).await?,
                 Err(_) => self.reconnect().await?,
+            },
+            ask = self.asks.recv() => match ask {
+                Some(ask) => self.handle(ask).await?,
+                // Every handle is gone: nobody can ask for anything any more.
+                None => self.leaving = Some(oneshot::channel().0),
             },
             () = timer => {}
         }
