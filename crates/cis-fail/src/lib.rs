@@ -4,6 +4,8 @@
 //! Whoever breaks CIS on purpose names a file in `CIS_FAIL` and writes the name of a point into it. The process that comes
 //! by that point and removes the file dies. So a point strikes once, however many processes there are and are started
 //! after it, it can be set at any moment, and that the file is gone tells that it struck.
+//!
+//! And guards that the same build can leave out, one at a time: whoever claims to find what is broken must find that.
 
 /// The variable with the path of the file that says where to die.
 pub const VARIABLE: &str = "CIS_FAIL";
@@ -37,6 +39,51 @@ pub const POINTS: [&str; 17] = [
     "runner.before_ack",
     "runner.after_ack",
 ];
+
+/// Every guard that can be left out, and what goes wrong without it.
+pub const GUARDS: [&str; 3] = [
+    // A coordinator whose life is over claims tasks that nobody will ever start.
+    "claim.epoch",
+    // A lease that has run out is good for as long as nobody has looked.
+    "lease.expires",
+    // Whoever has once held a task speaks for whoever holds it now.
+    "lease.holder",
+];
+
+/// Is this guard to be left out?
+#[cfg(feature = "failpoints")]
+pub fn is_broken(guard: &str) -> bool {
+    debug_assert!(GUARDS.contains(&guard), "`{guard}` is in no list");
+    BROKEN.get() == Some(guard)
+}
+
+/// No, in this build.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub fn is_broken(_guard: &str) -> bool {
+    false
+}
+
+#[cfg(feature = "failpoints")]
+thread_local! {
+    /// Of a thread: others go on guarded.
+    static BROKEN: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
+}
+
+/// Does something without a guard; all of it must happen on this thread.
+#[cfg(feature = "failpoints")]
+pub fn without<T>(guard: &'static str, something: impl FnOnce() -> T) -> T {
+    BROKEN.set(Some(guard));
+    let done = something();
+    BROKEN.set(None);
+    done
+}
+
+/// Does something; in this build every guard stays.
+#[cfg(not(feature = "failpoints"))]
+pub fn without<T>(_guard: &'static str, something: impl FnOnce() -> T) -> T {
+    something()
+}
 
 /// Dies here, if that is what it was told.
 #[cfg(feature = "failpoints")]

@@ -21,4 +21,9 @@ impl Stopwatch {
     pub fn lets(&self, done: u64, dose: &Dose) -> bool {
         done < dose.rounds && dose.time.is_none_or(|time| self.begun.elapsed() < time)
     }
+
+    /// How many rounds a second that makes, after `done` of them.
+    pub fn per_second(&self, done: u64) -> u64 {
+        done * 1_000 / u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
+    }
 }

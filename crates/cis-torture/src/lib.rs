@@ -6,6 +6,7 @@
 //! | [`crash`] | kills node and runner while clients work |
 //! | [`power`] | loses power between a write and its sync |
 //! | [`full`] | fills the disk, and makes room again |
+//! | [`sim`] | makes up whole worlds, and all that can go wrong in them |
 //! | [`disk`], `vfs` | a disk that remembers and fails on demand, under SQLite |
 //! | [`life`] | a store in use, and what it was acknowledged |
 //! | [`chance`], [`clock`] | seeds and stopwatches |
@@ -17,6 +18,7 @@ pub mod disk;
 pub mod full;
 pub mod life;
 pub mod power;
+pub mod sim;
 mod vfs;
 
 use std::fmt;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cis_torture::{Dose, Finding, crash, full, power};
+use cis_torture::{Dose, Finding, crash, full, power, sim};
 use clap::{Parser, ValueEnum};
 
 /// Break CIS on purpose, and check that it holds.
@@ -35,6 +35,8 @@ enum Machine {
     Power,
     /// A disk that is full, and has room again
     Full,
+    /// Worlds that are made up from a seed, with everything that can go wrong in them
+    Sim,
 }
 
 impl Machine {
@@ -46,6 +48,7 @@ impl Machine {
             Self::RunnerKilled => crash::runner_killed::run(dose),
             Self::Power => power::run(dose),
             Self::Full => full::run(dose),
+            Self::Sim => sim::run(dose),
         }
     }
 }

@@ -38,7 +38,7 @@ struct Candidate {
 /// Refuses a coordinator whose life is over, or has not begun: what it claims would be stale.
 pub(super) fn check_epoch(tx: &Tx<'_>, epoch: Epoch) -> Answer<()> {
     match tx.memory.fences {
-        Some((current, _)) if current == epoch => Ok(()),
+        Some((current, _)) if current == epoch || cis_fail::is_broken("claim.epoch") => Ok(()),
         Some((current, _)) => {
             let why = format!("coordinator epoch {epoch} is over, {current} has begun");
             Err(Refusal::new(ErrorCode::LeaseExpired, why).into())

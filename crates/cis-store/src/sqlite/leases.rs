@@ -276,12 +276,14 @@ fn lease(tx: &Tx<'_>, holding: &Holding, task: &Task) -> Answer<Lease> {
         })
         .optional()?;
     match row {
-        Some((identity, _)) if identity != holding.identity => {
+        Some((identity, _)) if identity != holding.identity && !cis_fail::is_broken("lease.holder") => {
             let details =
                 json!({"task_id": task.task_id, "executor": task.holder, "claimed_at": task.claimed_at});
             Err(held_by_other(&task.task_id).details(details).into())
         }
-        Some((_, lease)) if lease.expires > holding.since_boot => Ok(lease),
+        Some((_, lease)) if lease.expires > holding.since_boot || cis_fail::is_broken("lease.expires") => {
+            Ok(lease)
+        }
         _ => {
             let details = json!({"task_id": task.task_id, "current_status": task.status});
             Err(over(&task.task_id).details(details).into())
