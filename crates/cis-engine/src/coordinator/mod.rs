@@ -19,6 +19,8 @@
 mod attempts;
 mod commands;
 pub mod handle;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -116,6 +118,8 @@ pub struct Coordinator<S, M: Machine> {
     recovery: Recovery,
     /// Nothing more is claimed, until there is room on the disk.
     full: bool,
+    /// The boot of the machine, until what it cut short is recorded and it can be noted.
+    new_boot: Option<String>,
 }
 
 impl<S, M: Machine> std::fmt::Debug for Coordinator<S, M> {
@@ -161,6 +165,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             draining: false,
             recovery,
             full: false,
+            new_boot: None,
         };
         this.take_up(opening).await?;
         this.recovery.log();
@@ -190,7 +195,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         if !self.orphans.is_empty() {
             self.orphans_due = Some(self.machine.now().after(ORPHAN_GRACE));
         }
-        let same_boot = self.note_boot();
+        self.new_boot = self.find_new_boot();
         if opening.live.is_empty() {
             return Ok(());
         }
@@ -215,7 +220,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 report.ending = Ending::Stopped;
                 self.reports.push(report);
                 self.recovery.stopped += 1;
-            } else if same_boot {
+            } else if self.new_boot.is_none() {
                 self.launch(claim).await?;
                 self.recovery.started += 1;
             } else {
@@ -248,15 +253,20 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             .is_ok_and(|context| context.owner.as_ref().is_some_and(|owner| !owner.lives()))
     }
 
-    /// Is the machine still in the boot the last coordinator saw? Notes the present one.
-    fn note_boot(&self) -> bool {
-        let (path, now) = (self.options.data_dir.boot(), self.machine.boot_id());
-        let same = std::fs::read_to_string(&path).is_ok_and(|before| before == now);
-        if !same {
+    /// The present boot of the machine, if the last coordinator saw another one.
+    fn find_new_boot(&self) -> Option<String> {
+        let now = self.machine.boot_id();
+        let seen = std::fs::read_to_string(self.options.data_dir.boot());
+        (!seen.is_ok_and(|before| before == now)).then_some(now)
+    }
+
+    /// Notes a new boot once every attempt it cut short is recorded as such: to a coordinator that came before that, and
+    /// found it noted, they would look as if they had never begun.
+    fn note_boot(&mut self) {
+        if let Some(boot) = self.new_boot.take() {
             // If it cannot be written, the next coordinator will believe in a restart: safe, merely cautious.
-            let _ = std::fs::write(&path, &now);
+            let _ = std::fs::write(self.options.data_dir.boot(), &boot);
         }
-        same
     }
 
     /// Runs until it is asked to leave, or the store or the runner is lost for good.
@@ -351,6 +361,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         let advanced = self.store.advance(Advance { reports, claim: Some(claim), now }).await?;
         self.poke = false;
         self.reports.clear();
+        self.note_boot();
         self.note_room(!advanced.full);
         if let Some(link) = self.link.as_mut().filter(|_| !keys.is_empty()) {
             cis_fail::point("coordinator.before_ack");
