@@ -166,11 +166,11 @@ impl Client {
 
     /// Hears what came of something asked of the loop.
     pub(super) fn hear(&mut self, about: &About, reply: &Reply) {
-        if let (Stage::Running(own), About::Pause(run, false)) = (&self.stage, about)
+        if let (Stage::Running(own), About::Pause(run, paused)) = (&self.stage, about)
             && own == run
             && matches!(reply, Reply::Paused(_) | Reply::Refused(_))
         {
-            self.pauses = false;
+            self.pauses = *paused;
         }
     }
 }

@@ -28,7 +28,8 @@ pub(super) struct Judge {
     /// Attempts that were cut short.
     cut: BTreeSet<AttemptKey>,
     tries: BTreeMap<i64, Tries>,
-    /// Local attempts that ended well, as the journal says.
+    /// Attempts that ended as the journal says; those that ended well.
+    told: BTreeSet<AttemptKey>,
     done: BTreeSet<AttemptKey>,
     leases: BTreeMap<i64, Lease>,
     fences: BTreeSet<i64>,
@@ -85,7 +86,8 @@ impl Judge {
     /// A process is there.
     pub(super) fn started(&mut self, start: &Start) {
         let key = start.key;
-        let of = |name: &str| start.env.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value);
+        let of =
+            |name: &str| start.env.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value);
         let (dag_id, task_id) = (of("CIS_DAG_ID").to_owned(), of("CIS_TASK_ID").to_owned());
         let Some(task) = self.task(&dag_id, &task_id) else {
             return self.finds(format!("{} started, which nobody defined: {dag_id} {task_id}", name(key)));
@@ -93,7 +95,8 @@ impl Judge {
         if task.kind != Kind::Shell {
             self.wrong.push(format!("{dag_id} {task_id} started as a process"));
         }
-        let (may, idempotent) = self.task(&dag_id, &task_id).map_or((1, false), |t| (1 + t.retries, t.idempotent));
+        let (may, idempotent) =
+            self.task(&dag_id, &task_id).map_or((1, false), |t| (1 + t.retries, t.idempotent));
         if self.alive.iter().any(|other| other.execution == key.execution) {
             self.finds(format!("{dag_id} {task_id}: {} started while another attempt runs", name(key)));
         }
@@ -133,6 +136,7 @@ impl Judge {
 
     /// An outcome is in the journal: it is never lost from now on.
     pub(super) fn journalled(&mut self, ended: &Ended) {
+        self.told.insert(ended.key);
         if ended.outcome == (Outcome::Exited { code: 0 }) {
             self.done.insert(ended.key);
         }
@@ -140,6 +144,7 @@ impl Judge {
 
     /// The journal lost it, with the power.
     pub(super) fn lost_from_journal(&mut self, key: AttemptKey) {
+        self.told.remove(&key);
         self.done.remove(&key);
     }
 
@@ -150,9 +155,12 @@ impl Judge {
             let lived = before < lease.at_least;
             (lease.at_least, lease.at_most) = (if lived { boot + lease.term } else { i64::MIN }, i64::MAX);
         }
-        for key in std::mem::take(&mut self.alive) {
-            self.interrupted(key);
-        }
+        let begun = self.tries.iter().map(|(execution, tries)| (*execution, tries.last_fence));
+        let untold: Vec<AttemptKey> = begun
+            .map(|(execution, fence)| AttemptKey { execution, fence })
+            .filter(|key| !self.told.contains(key))
+            .collect();
+        untold.into_iter().for_each(|key| self.interrupted(key));
     }
 
     /// Time went by, or somebody set the clock.
@@ -330,7 +338,9 @@ impl Judge {
         }
         let mut row = conn.prepare("SELECT status, fence FROM task_executions WHERE execution_id = ?1")?;
         let mut at = |key: &AttemptKey| {
-            row.query_row([key.execution], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<i64>>(1)?)))
+            row.query_row([key.execution], |row| {
+                Ok((row.get::<_, String>(0)?, row.get::<_, Option<i64>>(1)?))
+            })
         };
         let well = self.done.iter().map(|key| (*key, TaskStatus::Completed));
         let told = self.concluded.iter().map(|(key, (_, status))| (*key, *status));
@@ -360,16 +370,20 @@ impl Judge {
             if let Some((before, was_over)) = last.insert((run, ix), (version, over))
                 && (was_over || version <= before)
             {
-                self.wrong.push(format!("{dag_id}, run {run}, task {ix}: {step} after its end, or out of order"));
+                self.wrong
+                    .push(format!("{dag_id}, run {run}, task {ix}: {step} after its end, or out of order"));
             }
             if step == "claim" && ix >= 0 {
                 let sketch = self.sketches.iter().find(|sketch| sketch.dag_id == dag_id);
-                let after = sketch.and_then(|s| s.tasks.get(usize::try_from(ix).unwrap_or(0))).map(|t| &t.after);
+                let after =
+                    sketch.and_then(|s| s.tasks.get(usize::try_from(ix).unwrap_or(0))).map(|t| &t.after);
                 let early = after.into_iter().flatten().any(|before| {
                     !last.get(&(run, i64::try_from(*before).unwrap_or(-1))).is_some_and(|(_, over)| *over)
                 });
                 if early {
-                    self.wrong.push(format!("{dag_id}, run {run}, task {ix} began before what it depends on ended"));
+                    self.wrong.push(format!(
+                        "{dag_id}, run {run}, task {ix} began before what it depends on ended"
+                    ));
                 }
             }
         }

@@ -135,7 +135,12 @@ impl Runner {
     }
 
     /// Hears one of those who have something to say; answers what it was.
-    pub(super) fn hear(&mut self, machine: &MadeUp, remains: &mut Remains, chance: &mut Chance) -> Vec<String> {
+    pub(super) fn hear(
+        &mut self,
+        machine: &MadeUp,
+        remains: &mut Remains,
+        chance: &mut Chance,
+    ) -> Vec<String> {
         let speaking: Vec<u64> =
             self.connections.iter().filter(|c| c.pipe.has_news()).map(|connection| connection.id).collect();
         let Some(id) = chance.pick(&speaking).copied() else { return Vec::new() };
@@ -243,7 +248,14 @@ impl Runner {
         }
     }
 
-    fn begin_stop(&mut self, key: AttemptKey, outcome: Outcome, kill: bool, machine: &MadeUp, on: &mut Remains) {
+    fn begin_stop(
+        &mut self,
+        key: AttemptKey,
+        outcome: Outcome,
+        kill: bool,
+        machine: &MadeUp,
+        on: &mut Remains,
+    ) {
         let Some(attempt) = self.attempts.get_mut(&key) else { return };
         let kill_boot = machine.boot_ms().saturating_add_unsigned(attempt.start.grace_ms);
         attempt.stopping.get_or_insert(Stopping { outcome, kill_boot });
@@ -284,7 +296,8 @@ impl Runner {
             } else if attempt.is_late(boot) && attempt.stopping.is_none() {
                 self.begin_stop(key, Outcome::TimedOut, false, machine, remains);
                 seen = true;
-            } else if !attempt.told && boot >= attempt.started_boot.saturating_add_unsigned(STARTED_AFTER_MS) {
+            } else if !attempt.told && boot >= attempt.started_boot.saturating_add_unsigned(STARTED_AFTER_MS)
+            {
                 attempt.told = true;
                 let started = attempt.started();
                 if let Some(id) = self.current {
@@ -415,7 +428,9 @@ fn describe(message: &ToRunner) -> String {
         ToRunner::Forget { context } => format!("Forget {context}"),
         ToRunner::Start(start) => format!("Start {}", name(start.key)),
         ToRunner::Stop { key, kill } => format!("Stop {}{}", name(*key), if *kill { " now" } else { "" }),
-        ToRunner::Ack { keys } => format!("Ack {}", keys.iter().map(|k| name(*k)).collect::<Vec<_>>().join(" ")),
+        ToRunner::Ack { keys } => {
+            format!("Ack {}", keys.iter().map(|k| name(*k)).collect::<Vec<_>>().join(" "))
+        }
     }
 }
 

@@ -20,7 +20,10 @@ pub(super) enum Fault {
     /// The machine is suspended.
     Sleep(i64),
     /// The machine is started anew, and what was not forced to disk may be gone.
-    Restart { off_ms: i64, journal_loses: usize },
+    Restart {
+        off_ms: i64,
+        journal_loses: usize,
+    },
 }
 
 /// Kinds of faults.

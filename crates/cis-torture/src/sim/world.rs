@@ -47,6 +47,8 @@ pub(super) struct World {
     machine: MadeUp,
     options: Options,
     store: Option<SqliteStore>,
+    /// For reading: whatever dies, this stays.
+    rows: Connection,
     current: Option<Life>,
     /// Coordinators that were replaced, and do not know it yet.
     old: Vec<Life>,
@@ -84,6 +86,8 @@ impl World {
             clients.push(Client::new(number, &sketch)?);
             judge.knows(sketch);
         }
+        let store = open(&data_dir)?;
+        let rows = Connection::open_with_flags(data_dir.database(), OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         let options = Options {
             data_dir,
             exe: "/nowhere".into(),
@@ -100,7 +104,8 @@ impl World {
             weather: Weather::by_chance(&mut chance),
             chance,
             options,
-            store: None,
+            store: Some(store),
+            rows,
             current: None,
             old: Vec::new(),
             runner: None,
@@ -163,8 +168,7 @@ impl World {
         if self.current.is_none() {
             let store = match self.store.take() {
                 Some(store) => store,
-                // Whoever asks writes: another thread would have a say in what happens when.
-                None => SqliteStore::open(&self.options.data_dir.database(), Durability::Process)?.here(),
+                None => open(&self.options.data_dir)?,
             };
             self.store = Some(store.clone());
             self.current = Some(Life::begin(store, self.options.clone(), self.machine.clone()));
@@ -173,7 +177,8 @@ impl World {
         }
         if let Some(ended) = self.current.as_mut().and_then(Life::go_on) {
             // An old one that was slow to begin has a later life than this one; and what it could not reach it says so of.
-            let overtaken = |why: &Refusal| why.code == ErrorCode::LeaseExpired || why.message.contains("runner");
+            let overtaken =
+                |why: &Refusal| why.code == ErrorCode::LeaseExpired || why.message.contains("runner");
             if !ended.as_ref().is_err_and(overtaken) {
                 self.judge.finds(format!("the coordinator ended: {ended:?}"));
             }
@@ -297,16 +302,9 @@ impl World {
     }
 
     fn someone_waits(&self) -> anyhow::Result<Option<ExecutionId>> {
-        let conn = self.rows()?;
-        let mut statement =
-            conn.prepare("SELECT execution_id FROM task_executions WHERE status = 'waiting' LIMIT 1")?;
-        let found = statement.query_map([], |row| row.get(0).map(ExecutionId))?.next();
-        Ok(found.transpose()?)
-    }
-
-    fn rows(&self) -> anyhow::Result<Connection> {
-        let file = self.options.data_dir.database();
-        Ok(Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY)?)
+        let waiting = "SELECT max(execution_id) FROM task_executions WHERE status = 'waiting'";
+        let found: Option<i64> = self.rows.prepare_cached(waiting)?.query_row([], |row| row.get(0))?;
+        Ok(found.map(ExecutionId))
     }
 
     fn bring_news(&mut self) {
@@ -389,16 +387,16 @@ impl World {
         self.end_runner();
         self.end_coordinator(false);
         self.remains.processes.clear();
-        let before = self.machine.boot_ms();
-        self.machine.restart(off_ms);
-        self.judge.machine_restarted(before, self.machine.boot_ms());
-        self.judge.clock_moved(self.machine.wall_ms());
         let kept = self.remains.journal.len().saturating_sub(journal_loses);
         for line in self.remains.journal.drain(kept..) {
             if let Line::Ended(ended) = line {
                 self.judge.lost_from_journal(ended.key);
             }
         }
+        let before = self.machine.boot_ms();
+        self.machine.restart(off_ms);
+        self.judge.machine_restarted(before, self.machine.boot_ms());
+        self.judge.clock_moved(self.machine.wall_ms());
     }
 
     /// From now on nothing goes wrong. Everything has its turn in every round until nothing is left to do.
@@ -418,8 +416,8 @@ impl World {
             self.pass(ms);
             calm_for += ms;
             if round % 32 == 31 && calm_for > 300_000 {
-                let (conn, now) = (self.rows()?, self.moment());
-                self.judge.look_for_frozen(&conn, now)?;
+                let now = self.moment();
+                self.judge.look_for_frozen(&self.rows, now)?;
                 if !self.judge.wrong.is_empty() {
                     return Ok(());
                 }
@@ -447,12 +445,13 @@ impl World {
 
     fn is_over(&self) -> anyhow::Result<bool> {
         let busy = self.workers.iter().any(Worker::is_busy) || !self.clients.iter().all(Client::is_content);
-        let runner_busy = self.runner.as_ref().is_some_and(|r| !r.is_idle() || r.has_news() || r.has_flying());
+        let runner_busy =
+            self.runner.as_ref().is_some_and(|r| !r.is_idle() || r.has_news() || r.has_flying());
         if busy || runner_busy || !self.calls.is_empty() || self.handle().is_none() {
             return Ok(false);
         }
         let left = "SELECT count(*) FROM dag_runs WHERE completed_at IS NULL";
-        Ok(self.rows()?.query_row(left, [], |row| row.get::<_, i64>(0))? == 0)
+        Ok(self.rows.prepare_cached(left)?.query_row([], |row| row.get::<_, i64>(0))? == 0)
     }
 
     fn judged(mut self) -> anyhow::Result<Verdict> {
@@ -474,4 +473,9 @@ impl World {
         let (hash, tally, wrong) = (self.trace.hash(), self.tally, self.judge.wrong);
         Ok(Verdict { hash, tally, wrong, last_steps: self.trace.last_steps() })
     }
+}
+
+/// Whoever asks writes: another thread would have a say in what happens when.
+fn open(data_dir: &DataDir) -> anyhow::Result<SqliteStore> {
+    Ok(SqliteStore::open(&data_dir.database(), Durability::Process)?.here())
 }
