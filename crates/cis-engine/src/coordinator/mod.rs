@@ -59,6 +59,13 @@ const ORPHAN_GRACE: Millis = Millis(5_000);
 /// Before it is tried again to record what there was no room for.
 const LOOK_AGAIN: Millis = Millis(1_000);
 
+/// The longest the loop waits while something is due. Timers do not count the time the machine is suspended, and nothing
+/// announces that somebody sets the clock: this is how late either is noticed.
+const CLOCK_LOOK: Millis = Millis(5_000);
+
+/// By how much the clock on the wall and the one nobody sets may drift apart before that counts as set.
+const DRIFT: Millis = Millis(1_000);
+
 /// Asks that may wait for the loop.
 const INBOX_MAX: usize = 256;
 
@@ -118,6 +125,8 @@ pub struct Coordinator<S, M: Machine> {
     recovery: Recovery,
     /// Nothing more is claimed, until there is room on the disk.
     full: bool,
+    /// When the machine was started, by the clock on the wall: it moves when somebody sets that.
+    started_at: Timestamp,
     /// The boot of the machine, until what it cut short is recorded and it can be noted.
     new_boot: Option<String>,
 }
@@ -165,6 +174,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             draining: false,
             recovery,
             full: false,
+            started_at: Timestamp(0),
             new_boot: None,
         };
         this.take_up(opening).await?;
@@ -284,6 +294,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
 
     /// Does everything there is to do now, and there is room for.
     async fn settle(&mut self) -> Result<(), Refusal> {
+        self.notice_clock();
         loop {
             let now = self.machine.now();
             match self.step(now).await {
@@ -300,6 +311,19 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             }
             self.changes.send_modify(|changes| changes.commits += 1);
             self.flush().await?;
+        }
+    }
+
+    /// After somebody has set the clock, looks anew at what is due: when a lease runs out, which that clock has no say in,
+    /// is kept by it, and would come hours late or early.
+    fn notice_clock(&mut self) {
+        let now = self.machine.now();
+        let started_at = Timestamp(now.0.saturating_sub(self.machine.since_boot().0));
+        let (was, is) = (self.started_at, started_at);
+        if was.since(is).max(is.since(was)) > DRIFT {
+            self.started_at = is;
+            self.next_due = Some(Timestamp(0));
+            self.orphans_due = self.orphans_due.map(|_| now.after(ORPHAN_GRACE));
         }
     }
 
@@ -405,7 +429,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let pause = due.map(|due| due.since(self.machine.now()));
+        let pause = due.map(|due| due.since(self.machine.now()).min(CLOCK_LOOK));
         let timer = async {
             match pause {
                 Some(pause) => self.machine.pause(pause).await,

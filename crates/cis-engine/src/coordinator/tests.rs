@@ -1,18 +1,20 @@
-//! A coordinator's beginning, on a machine that is restarted and whose runner never knows of anything.
+//! A coordinator on a machine that is restarted, whose clocks are set, and whose runner never knows of anything.
 
 use std::io;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use cis_core::dag::{self, Defaults, Format};
 use cis_core::source::{BootTime, Clock, Random};
 use cis_runner::frame;
 use cis_runner::protocol::{FromRunner, PROTOCOL};
-use cis_store::port::{Publish, Settle, StartRun};
+use cis_store::port::{ClaimWork, Publish, Settle, StartRun};
 use cis_store::sqlite::SqliteStore;
 use serde_json::Map;
 use tokio::io::{AsyncWriteExt, DuplexStream};
 
+use super::handle::News;
 use super::*;
 
 /// Larger than anything said here.
@@ -20,17 +22,28 @@ const PIPE_BYTES: usize = 64 << 10;
 
 struct Forgetful {
     boot: &'static str,
+    now: AtomicI64,
+    since_boot: AtomicI64,
+    /// How long it was asked to wait, the last time.
+    waits_ms: AtomicU64,
     /// The runner's ends: connections stay open.
     runner: Mutex<Vec<DuplexStream>>,
 }
 
+impl Forgetful {
+    fn new(boot: &'static str) -> Self {
+        let (now, since_boot) = (1_000_000_000.into(), 1_000.into());
+        Self { boot, now, since_boot, waits_ms: 0.into(), runner: Mutex::default() }
+    }
+}
+
 impl Clock for Forgetful {
     fn now(&self) -> Timestamp {
-        Timestamp(1_000_000)
+        Timestamp(self.now.load(Ordering::Relaxed))
     }
 
     fn since_boot(&self) -> BootTime {
-        BootTime(1_000)
+        BootTime(self.since_boot.load(Ordering::Relaxed))
     }
 }
 
@@ -47,7 +60,8 @@ impl Machine for Forgetful {
         self.boot.to_owned()
     }
 
-    async fn pause(&self, _: Millis) {
+    async fn pause(&self, time: Millis) {
+        self.waits_ms.store(time.0, Ordering::Relaxed);
         std::future::pending().await
     }
 
@@ -65,7 +79,7 @@ async fn coordinator(
     store: &SqliteStore,
     root: &Path,
     boot: &'static str,
-) -> Coordinator<SqliteStore, Forgetful> {
+) -> (Coordinator<SqliteStore, Forgetful>, Handle) {
     let options = Options {
         data_dir: DataDir::create(root).unwrap(),
         exe: "/nowhere".into(),
@@ -76,14 +90,13 @@ async fn coordinator(
         address: None,
         notices: Wanted::default(),
     };
-    let machine = Forgetful { boot, runner: Mutex::default() };
-    Coordinator::start(store.clone(), options, machine).await.unwrap().0
+    Coordinator::start(store.clone(), options, Forgetful::new(boot)).await.unwrap()
 }
 
-/// A run with one task that must not run twice.
-async fn run_something(store: &SqliteStore) {
-    let text = b"dag_id = 'd'\ntasks = [{ id = 't', command = 'true' }]";
-    let dag = dag::parse(text, Format::Toml, &Defaults::default()).unwrap().dag;
+/// A run with this one task.
+async fn run(store: &SqliteStore, task: &str) {
+    let text = format!("dag_id = 'd'\ntasks = [{{ id = 't', {task} }}]");
+    let dag = dag::parse(text.as_bytes(), Format::Toml, &Defaults::default()).unwrap().dag;
     let (now, by, content_hash) = (Timestamp(1), "ann".to_owned(), dag::content_hash(&dag).to_string());
     let publish = Publish {
         key: None,
@@ -120,22 +133,59 @@ async fn run_something(store: &SqliteStore) {
 async fn what_a_restart_cut_short_does_not_start_again_though_the_first_coordinator_after_it_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(&dir.path().join("dag.db"), Durability::Process).unwrap();
-    let mut before = coordinator(&store, dir.path(), "one").await;
+    let (mut before, _) = coordinator(&store, dir.path(), "one").await;
     Context::of_node(&[], &[], Vec::new())
         .save(&before.options.data_dir.node_context(), Durability::Process)
         .unwrap();
-    run_something(&store).await;
+    run(&store, "command = 'true'").await;
     before.step(Timestamp(2)).await.unwrap();
     assert_eq!(before.flying.len(), 1, "it was handed to the runner, which may have started it");
     drop(before);
-    let killed = coordinator(&store, dir.path(), "two").await;
+    let (killed, _) = coordinator(&store, dir.path(), "two").await;
     assert_eq!((killed.recovery().interrupted, killed.recovery().started), (1, 0));
     drop(killed);
-    let mut next = coordinator(&store, dir.path(), "two").await;
+    let (mut next, _) = coordinator(&store, dir.path(), "two").await;
     assert_eq!((next.recovery().interrupted, next.recovery().started), (1, 0));
     next.step(Timestamp(3)).await.unwrap();
     drop(next);
-    let last = coordinator(&store, dir.path(), "two").await;
+    let (last, _) = coordinator(&store, dir.path(), "two").await;
     assert_eq!(last.recovery().runs, 0, "it is recorded, and its run is over");
     assert!(last.new_boot.is_none(), "and the boot is noted");
+}
+
+/// Found by the simulation: a clock that was set back kept leases alive for as long as it had been set back.
+#[tokio::test(flavor = "current_thread")]
+async fn a_lease_runs_out_in_its_time_though_somebody_sets_the_clock_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&dir.path().join("dag.db"), Durability::Process).unwrap();
+    let (mut coordinator, _handle) = coordinator(&store, dir.path(), "one").await;
+    run(&store, "type = 'external'").await;
+    let claim = |worker: &str, machine: &Forgetful| ClaimWork {
+        claim_id: None,
+        identity: worker.to_owned(),
+        worker: worker.to_owned(),
+        limit: 1,
+        scopes: None,
+        capabilities: Vec::new(),
+        term: Millis(60_000),
+        now: machine.now(),
+        since_boot: machine.since_boot(),
+    };
+    let held = store.claim_work(claim("dee", &coordinator.machine)).await.unwrap();
+    assert_eq!(held.len(), 1);
+    let due = Some(coordinator.machine.now().after(Millis(60_000)));
+    coordinator.handle(Ask::Wrote(News { due, ..News::default() })).await.unwrap();
+    coordinator.settle().await.unwrap();
+    tokio::select! {
+        biased;
+        _ = coordinator.wait() => panic!("there is nothing to do yet"),
+        () = std::future::ready(()) => {}
+    }
+    let waits = coordinator.machine.waits_ms.load(Ordering::Relaxed);
+    assert_eq!(waits, CLOCK_LOOK.0, "it looks at the clock now and then");
+    coordinator.machine.now.fetch_sub(5 * 3_600_000, Ordering::Relaxed);
+    coordinator.machine.since_boot.fetch_add(60_000, Ordering::Relaxed);
+    coordinator.settle().await.unwrap();
+    let taken_over = store.claim_work(claim("eve", &coordinator.machine)).await.unwrap();
+    assert_eq!(taken_over.len(), 1, "its holder was silent for a minute");
 }
