@@ -35,13 +35,16 @@ mod weather;
 mod worker;
 mod world;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
 use weather::Fault;
 use world::World;
 
 use crate::clock::Stopwatch;
 use crate::{Dose, Finding, place};
 
-/// Worlds that went wrong before there is nothing more to learn.
+/// Worlds of a processor that went wrong before there is nothing more to learn.
 const WRONG_MAX: usize = 5;
 
 /// What came of a world.
@@ -103,20 +106,27 @@ impl Tally {
     }
 }
 
-/// Lives one world per round; the first has the dose's seed, each later one the next.
+/// Lives one world per round; the first has the dose's seed, each later one the next. They know nothing of each other, so
+/// every processor lives one at a time.
 pub fn run(dose: &Dose) -> anyhow::Result<Finding> {
-    let watch = Stopwatch::start();
-    let (mut tally, mut violations, mut worlds, mut wrong) = (Tally::default(), Vec::new(), 0, 0);
-    while watch.lets(worlds, dose) && wrong < WRONG_MAX {
-        let seed = dose.seed.wrapping_add(worlds);
-        let verdict = live(seed)?;
-        worlds += 1;
-        tally.add(&verdict.tally);
-        if !verdict.wrong.is_empty() {
-            wrong += 1;
-            violations.push(told(seed, &verdict));
-        }
+    let (watch, begun) = (Stopwatch::start(), AtomicU64::new(0));
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let shares: Vec<Share> = thread::scope(|scope| {
+        let living: Vec<_> =
+            (0..threads).map(|_| scope.spawn(|| Share::live(dose, &watch, &begun))).collect();
+        let ended = living.into_iter().map(|share| share.join());
+        ended
+            .map(|share| share.map_err(|_| anyhow::anyhow!("a world panicked"))?)
+            .collect::<anyhow::Result<_>>()
+    })?;
+    let (mut tally, mut worlds, mut wrong) = (Tally::default(), 0, Vec::new());
+    for share in shares {
+        tally.add(&share.tally);
+        worlds += share.worlds;
+        wrong.extend(share.wrong);
     }
+    wrong.sort_unstable_by_key(|(seed, _)| *seed);
+    let violations = wrong.iter().map(|(seed, verdict)| told(*seed, verdict)).collect();
     let counts = vec![
         ("worlds", worlds),
         ("worlds per second", watch.per_second(worlds)),
@@ -133,6 +143,34 @@ pub fn run(dose: &Dose) -> anyhow::Result<Finding> {
         ("restarts of the machine", tally.restarts),
     ];
     Ok(Finding { counts, violations })
+}
+
+/// The worlds one processor lives.
+#[derive(Debug, Default)]
+struct Share {
+    worlds: u64,
+    tally: Tally,
+    wrong: Vec<(u64, Verdict)>,
+}
+
+impl Share {
+    fn live(dose: &Dose, watch: &Stopwatch, begun: &AtomicU64) -> anyhow::Result<Self> {
+        let mut share = Self::default();
+        while share.wrong.len() < WRONG_MAX {
+            let world = begun.fetch_add(1, Ordering::Relaxed);
+            if !watch.lets(world, dose) {
+                break;
+            }
+            let seed = dose.seed.wrapping_add(world);
+            let verdict = live(seed)?;
+            share.worlds += 1;
+            share.tally.add(&verdict.tally);
+            if !verdict.wrong.is_empty() {
+                share.wrong.push((seed, verdict));
+            }
+        }
+        Ok(share)
+    }
 }
 
 /// The same without one of [`cis_fail::GUARDS`], until that shows; answers in which world it did.

@@ -32,6 +32,8 @@ pub(super) struct Judge {
     told: BTreeSet<AttemptKey>,
     done: BTreeSet<AttemptKey>,
     leases: BTreeMap<i64, Lease>,
+    /// The highest fence a worker was given.
+    highest: i64,
     fences: BTreeSet<i64>,
     concluded: BTreeMap<AttemptKey, (Ending, TaskStatus)>,
     /// Questions that have been answered with 1 ever since somebody was told so.
@@ -195,6 +197,9 @@ impl Judge {
             self.finds(format!("{what} given to a worker"));
         }
         self.begin(key, may, false, &what);
+        if fence <= std::mem::replace(&mut self.highest, fence) {
+            self.finds(format!("{what}: fences do not rise: {}", name(key)));
+        }
         let (term, expires) = (held.term.0.cast_signed(), held.expires.0);
         let lease = Lease { fence, worker, term, at_least: expires, at_most: expires, deadline, over: false };
         self.leases.insert(execution, lease);
@@ -204,6 +209,11 @@ impl Judge {
     fn lease(&self, key: AttemptKey, worker: usize) -> Option<&Lease> {
         let lease = self.leases.get(&key.execution)?;
         (lease.fence == key.fence && lease.worker == worker && !lease.over).then_some(lease)
+    }
+
+    /// Has this holder nothing to say any more, for certain?
+    fn is_dead(&self, key: AttemptKey, worker: usize, now: Moment) -> bool {
+        self.lease(key, worker).is_none_or(|lease| now.boot >= lease.at_most)
     }
 
     /// What is refused is refused rightly.
@@ -228,7 +238,7 @@ impl Judge {
     ) {
         match answer {
             Ok(extended) => {
-                if !self.lease(key, worker).is_some_and(|lease| now.boot < lease.at_most) {
+                if self.is_dead(key, worker, now) {
                     self.finds(format!("a heartbeat of worker {worker} for {} was taken", name(key)));
                 }
                 if let (Some(expires), Some(lease)) = (extended, self.leases.get_mut(&key.execution)) {
@@ -253,7 +263,7 @@ impl Judge {
         match answer {
             Ok(status) => {
                 let repeated = self.concluded.get(&key).is_some_and(|(before, _)| before == ending);
-                if !repeated && !self.lease(key, worker).is_some_and(|lease| now.boot < lease.at_most) {
+                if !repeated && self.is_dead(key, worker, now) {
                     self.finds(format!("the result of worker {worker} for {} was taken", name(key)));
                 }
                 if let Some(lease) = self.leases.get_mut(&key.execution).filter(|l| l.fence == key.fence) {

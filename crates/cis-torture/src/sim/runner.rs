@@ -3,6 +3,7 @@
 //! and ends what an earlier runner left. What was not in the journal dies with it. Processes are of the machine, not of
 //! the runner: they outlive it.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use cis_runner::frame::{self, Decoder};
@@ -170,8 +171,8 @@ impl Runner {
         match message {
             ToRunner::Hello { .. } | ToRunner::Context { .. } | ToRunner::Forget { .. } => {}
             ToRunner::Start(start) => {
-                if !self.known.contains_key(&start.key) {
-                    self.known.insert(start.key, Place::Queued);
+                if let Entry::Vacant(unknown) = self.known.entry(start.key) {
+                    unknown.insert(Place::Queued);
                     self.queue.push_back(*start);
                 }
             }

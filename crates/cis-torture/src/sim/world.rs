@@ -125,16 +125,16 @@ impl World {
         if let Some(fault) = self.weather.next(&mut self.chance) {
             return self.suffer(fault);
         }
-        match self.chance.below(32) {
+        match self.chance.below(34) {
             0..9 => self.coordinate()?,
-            9..11 => self.haunt(),
-            11..14 => self.hear_coordinator(),
-            14..17 => self.end_turn(Until::End),
-            17..20 => self.deliver(),
-            20..22 => self.look_after_processes(),
-            22..25 => self.work(),
-            25..28 => self.ask()?,
-            28..30 => self.bring_news(),
+            9..13 => self.haunt(),
+            13..16 => self.hear_coordinator(),
+            16..19 => self.end_turn(Until::End),
+            19..22 => self.deliver(),
+            22..24 => self.look_after_processes(),
+            24..27 => self.work(),
+            27..30 => self.ask()?,
+            30..32 => self.bring_news(),
             _ => {
                 let ms = match self.chance.below(8) {
                     0 => self.chance.below(30_000),
