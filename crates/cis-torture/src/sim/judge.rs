@@ -45,7 +45,6 @@ struct Tries {
     begun: u32,
     /// Those that use up none.
     free: u32,
-    may: u32,
     idempotent: bool,
     last_fence: i64,
 }
@@ -94,11 +93,10 @@ impl Judge {
         let Some(task) = self.task(&dag_id, &task_id) else {
             return self.finds(format!("{} started, which nobody defined: {dag_id} {task_id}", name(key)));
         };
-        if task.kind != Kind::Shell {
-            self.wrong.push(format!("{dag_id} {task_id} started as a process"));
+        let (is_process, may, idempotent) = (task.kind == Kind::Shell, 1 + task.retries, task.idempotent);
+        if !is_process {
+            self.finds(format!("{dag_id} {task_id} started as a process"));
         }
-        let (may, idempotent) =
-            self.task(&dag_id, &task_id).map_or((1, false), |t| (1 + t.retries, t.idempotent));
         if self.alive.iter().any(|other| other.execution == key.execution) {
             self.finds(format!("{dag_id} {task_id}: {} started while another attempt runs", name(key)));
         }
@@ -109,11 +107,11 @@ impl Judge {
     /// An attempt begins: with a fence of its own, and because the task's policy says so.
     fn begin(&mut self, key: AttemptKey, may: u32, idempotent: bool, what: &str) {
         let tries = self.tries.entry(key.execution).or_default();
-        (tries.may, tries.idempotent) = (may, idempotent);
+        tries.idempotent = idempotent;
         tries.begun += 1;
         let (begun, free) = (tries.begun, tries.free);
         let risen = key.fence > std::mem::replace(&mut tries.last_fence, key.fence);
-        if begun - free > may {
+        if begun.saturating_sub(free) > may {
             self.finds(format!("{what}: try {begun} of {may} ({free} free): {}", name(key)));
         }
         if !risen || !self.fences.insert(key.fence) {
