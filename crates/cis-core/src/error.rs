@@ -20,6 +20,8 @@ pub enum ErrorCode {
     /// A definition or a request with faults; details list them all.
     ValidationFailed,
     NotFound,
+    /// It was there, and was pruned.
+    Gone,
     /// More than one thing has this name; say which.
     Ambiguous,
     /// It exists, but nobody allowed to has confirmed it.

@@ -24,9 +24,20 @@ impl Timestamp {
         Self(self.0.saturating_add_unsigned(span.0))
     }
 
+    /// This moment and `span` earlier.
+    pub fn before(self, span: Millis) -> Self {
+        Self(self.0.saturating_sub_unsigned(span.0))
+    }
+
     /// How long after `earlier` this is; zero if it is not after.
     pub fn since(self, earlier: Self) -> Millis {
         Millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// The day it is in UTC, such as `2026-11-16`; empty for a moment no calendar has.
+    pub fn day(self) -> String {
+        let moment = jiff::Timestamp::from_millisecond(self.0);
+        moment.map(|moment| moment.strftime("%Y-%m-%d").to_string()).unwrap_or_default()
     }
 }
 

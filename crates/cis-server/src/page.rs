@@ -33,6 +33,7 @@ pub fn page(code: ErrorCode) -> &'static str {
         DiskFull
         DuplicateIdempotencyKey
         Forbidden
+        Gone
         Internal
         InvalidTransition
         LeaseExpired

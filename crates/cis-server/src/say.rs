@@ -102,6 +102,7 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         | ErrorCode::DuplicateIdempotencyKey => StatusCode::CONFLICT,
         ErrorCode::ValidationFailed | ErrorCode::NotYetSupported => StatusCode::UNPROCESSABLE_ENTITY,
         ErrorCode::NotFound => StatusCode::NOT_FOUND,
+        ErrorCode::Gone => StatusCode::GONE,
         ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
         ErrorCode::Forbidden => StatusCode::FORBIDDEN,
         ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,

@@ -2,6 +2,7 @@
 //! durability), and safe to ask again after a lost answer.
 
 mod outside;
+mod pruning;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,6 +25,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 pub use outside::{ClaimWork, Conclude, Concluded, Heartbeat, Held, Holding, Note, Progress};
+pub use pruning::{Bare, Prune, Pruned};
 
 /// What a store can say no with.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -131,6 +133,8 @@ pub trait Store: Send + Sync + 'static {
     fn work(&self, now: Timestamp) -> impl Future<Output = Answer<Worked>> + Send;
     /// Does what has become due: backoffs over, timeouts, leases that ran out, expiries.
     fn sweep(&self, now: Timestamp, since_boot: BootTime) -> impl Future<Output = Answer<Swept>> + Send;
+    /// Removes one bounded chunk of runs that are over and that nothing needs any more.
+    fn prune(&self, request: Prune) -> impl Future<Output = Answer<Pruned>> + Send;
     /// Lets somebody call.
     fn create_token(&self, token: NewToken) -> impl Future<Output = Answer<()>> + Send;
     /// Takes that back; false if there is nothing to take back.

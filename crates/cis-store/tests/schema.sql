@@ -58,7 +58,7 @@ CREATE TABLE dag_runs (
     skipped         INTEGER NOT NULL DEFAULT 0,
     sinks_completed INTEGER NOT NULL DEFAULT 0,
     -- Tasks that are claimable or live; kept only where max_parallel is set, and never above it.
-    window          INTEGER NOT NULL DEFAULT 0 CHECK (window >= 0), paused INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)), at_node INTEGER NOT NULL DEFAULT 0 CHECK (at_node IN (0, 1)), traceparent TEXT,
+    window          INTEGER NOT NULL DEFAULT 0 CHECK (window >= 0), paused INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)), at_node INTEGER NOT NULL DEFAULT 0 CHECK (at_node IN (0, 1)), traceparent TEXT, last_position INTEGER,
     UNIQUE (dag_key, number),
     CHECK ((completed_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled', 'timed_out'))),
     CHECK (max_parallel IS NULL OR window <= max_parallel)
@@ -134,6 +134,26 @@ CREATE TABLE paused_scopes (
     scope     TEXT PRIMARY KEY,
     paused_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE pruned_runs (
+    run_key   INTEGER PRIMARY KEY,
+    run_id    TEXT    NOT NULL UNIQUE,
+    dag_key   INTEGER NOT NULL REFERENCES dags,
+    number    INTEGER NOT NULL,
+    status    TEXT    NOT NULL CHECK (status IN ('completed', 'failed', 'cancelled', 'timed_out')),
+    ended_at  INTEGER NOT NULL,
+    pruned_at INTEGER NOT NULL,
+    UNIQUE (dag_key, number)
+) STRICT;
+CREATE TABLE prunings (
+    run_key         INTEGER PRIMARY KEY REFERENCES pruned_runs,
+    -- Events that are left lie between these.
+    next_position   INTEGER NOT NULL,
+    last_position   INTEGER NOT NULL,
+    -- And its tasks: their names are told with its events, so they go later.
+    first_execution INTEGER NOT NULL,
+    next_execution  INTEGER NOT NULL,
+    last_execution  INTEGER NOT NULL
+) STRICT;
 CREATE TABLE "queues" (
     queue_key INTEGER PRIMARY KEY,
     kind      TEXT NOT NULL,
@@ -216,6 +236,7 @@ CREATE INDEX leases_overdue ON leases (deadline) WHERE deadline IS NOT NULL;
 CREATE INDEX outbox_due ON outbox (way, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX outbox_given_up ON outbox (given_up_at) WHERE given_up_at IS NOT NULL;
 CREATE INDEX runs_due ON dag_runs (deadline) WHERE completed_at IS NULL AND deadline IS NOT NULL;
+CREATE INDEX runs_resuming ON dag_runs (resumed_from) WHERE completed_at IS NULL AND resumed_from IS NOT NULL;
 CREATE INDEX runs_unfinished ON dag_runs (run_key) WHERE completed_at IS NULL;
 CREATE INDEX steps_of_run ON steps (run_key);
 CREATE INDEX tasks_backing_off ON task_executions (not_before) WHERE status = 'ready' AND hold = 2;

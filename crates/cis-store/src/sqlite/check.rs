@@ -76,6 +76,9 @@ fn invariants(store: &Reader) -> Answer<Vec<String>> {
         (UNHEARD, "tasks that are not where a decision led them"),
         (MISPLACED, "windows that differ from the tasks in them"),
         (MISQUEUED, "tasks out of reach in runs that go on, or in reach in paused ones"),
+        (UNOWNED, "tasks of runs that are not there"),
+        (FORGOTTEN, "runs that were confirmed and are neither there nor pruned"),
+        (OUTDATED, "DAGs whose latest run is another"),
     ] {
         let found: Vec<i64> = store.collect(sql, [], |row| row.get(0))?;
         if !found.is_empty() {
@@ -125,3 +128,12 @@ const MISQUEUED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t
      WHERE r.status IN ('queued', 'running') AND t.status IN ('pending', 'waiting', 'ready', 'running')
        AND NOT EXISTS (SELECT 1 FROM steps WHERE steps.run_key = r.run_key)
      GROUP BY r.run_key HAVING sum((t.queue_key < 0) <> r.paused) > 0";
+
+const UNOWNED: &str = "SELECT execution_id FROM task_executions t
+     WHERE NOT EXISTS (SELECT 1 FROM dag_runs r WHERE r.run_key = t.run_key)
+       AND NOT EXISTS (SELECT 1 FROM prunings p WHERE p.run_key = t.run_key)";
+const FORGOTTEN: &str = "SELECT run_key FROM dag_confirmations c WHERE run_key IS NOT NULL
+       AND NOT EXISTS (SELECT 1 FROM dag_runs r WHERE r.run_key = c.run_key)
+       AND NOT EXISTS (SELECT 1 FROM pruned_runs p WHERE p.run_key = c.run_key)";
+const OUTDATED: &str = "SELECT dag_key FROM dags d WHERE latest_run IS NOT
+     (SELECT run_key FROM dag_runs r WHERE r.dag_key = d.dag_key ORDER BY number DESC LIMIT 1)";

@@ -3,6 +3,7 @@
 //! was under way at once.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use cis_core::dag::Dag;
@@ -21,7 +22,8 @@ const DEFINITIONS_MAX: usize = 32;
 
 /// Everything the log and the rows disagree about.
 pub(super) fn unfolded(store: &Reader) -> Answer<Vec<String>> {
-    let mut folding = Folding { store, runs: HashMap::new(), revisions: HashMap::new(), wrong: Vec::new() };
+    let (runs, revisions, pruned) = (HashMap::new(), HashMap::new(), pruned(store)?);
+    let mut folding = Folding { store, runs, revisions, pruned, wrong: Vec::new() };
     let mut definitions = HashMap::new();
     let mut statement = store.conn.prepare(
         "SELECT position, run_key, task_ix, version, step, status, at, data, definition_key FROM events
@@ -31,6 +33,7 @@ pub(super) fn unfolded(store: &Reader) -> Answer<Vec<String>> {
     while let Some(row) = rows.next()? {
         match row.get(8)? {
             Some(revision) => folding.take_revision(row, revision)?,
+            None if folding.was_pruned(row)? => {}
             None => folding.take_run(&event(row)?, &mut definitions)?,
         }
     }
@@ -45,7 +48,16 @@ struct Folding<'a> {
     /// `None`: nothing more is expected of it.
     runs: HashMap<RunKey, Option<Box<Open>>>,
     revisions: HashMap<i64, (RevisionStatus, i64)>,
+    pruned: HashMap<RunKey, Pruned>,
     wrong: Vec<String>,
+}
+
+/// A run that was pruned.
+struct Pruned {
+    /// Events of it that may still be there.
+    left: RangeInclusive<i64>,
+    /// Its end was told.
+    told: bool,
 }
 
 /// A run whose events are not all in yet.
@@ -82,6 +94,20 @@ impl Folding<'_> {
         Ok(())
     }
 
+    /// Is it about a run that was pruned? Of such a run one event stays, which tells that.
+    fn was_pruned(&mut self, row: &Row<'_>) -> Answer<bool> {
+        let (position, key, prune) =
+            (row.get(0)?, RunKey(row.get(1)?), row.get_ref(4)?.as_str() == Ok("prune"));
+        match (self.pruned.get_mut(&key), prune) {
+            (None, false) => return Ok(false),
+            (Some(pruned), true) if !pruned.told => pruned.told = true,
+            (Some(pruned), false) if pruned.left.contains(&position) => {}
+            (None, true) => self.wrong.push(format!("event {position}: run {key} was not pruned")),
+            (Some(_), _) => self.wrong.push(format!("event {position}: run {key} was pruned")),
+        }
+        Ok(true)
+    }
+
     fn take_revision(&mut self, row: &Row<'_>, key: i64) -> Answer<()> {
         let told = (parsed(row, 5, RevisionStatus::from_word)?, row.get(3)?);
         let before = self.revisions.insert(key, told);
@@ -101,7 +127,12 @@ impl Folding<'_> {
                 Some(None) => {}
                 None => self.wrong.push(format!("no event tells of run {key}")),
             }
+            if self.pruned.contains_key(&key) {
+                self.wrong.push(format!("run {key} was pruned and is there"));
+            }
         }
+        let untold = self.pruned.iter().filter(|(_, pruned)| !pruned.told);
+        self.wrong.extend(untold.map(|(key, _)| format!("no event tells that run {key} was pruned")));
         let sql = "SELECT definition_key, status, version FROM dag_definitions";
         let rows = self.store.collect(sql, [], |row| {
             Ok((row.get(0)?, (parsed(row, 1, RevisionStatus::from_word)?, row.get(2)?)))
@@ -115,6 +146,17 @@ impl Folding<'_> {
         self.wrong.extend(self.revisions.keys().map(|key| format!("there is no revision {key}")));
         Ok(self.wrong)
     }
+}
+
+fn pruned(store: &Reader) -> Answer<HashMap<RunKey, Pruned>> {
+    let sql =
+        "SELECT run_key, next_position, last_position FROM pruned_runs LEFT JOIN prunings USING (run_key)";
+    let all = store.collect(sql, [], |row| {
+        let (next, last): (Option<i64>, Option<i64>) = (row.get(1)?, row.get(2)?);
+        let left = next.unwrap_or(1)..=last.unwrap_or(0);
+        Ok((RunKey(row.get(0)?), Pruned { left, told: false }))
+    })?;
+    Ok(all.into_iter().collect())
 }
 
 fn begin(store: &Reader, key: RunKey, definitions: &mut Definitions) -> Answer<Option<Open>> {

@@ -32,11 +32,13 @@ pub struct LogLine {
 }
 
 /// An event with the names of what it is about, from `events e`.
-pub(super) const LINE_SQL: &str = "SELECT e.position, e.at, d.dag_id, d.scope, r.run_id, r.number, t.task_id, e.step, e.status, e.version, e.data";
+pub(super) const LINE_SQL: &str = "SELECT e.position, e.at, d.dag_id, d.scope, coalesce(r.run_id, p.run_id), coalesce(r.number, p.number), t.task_id, e.step, e.status, e.version, e.data";
 pub(super) const NAMES_SQL: &str = "LEFT JOIN dag_runs r ON r.run_key = e.run_key
+     LEFT JOIN pruned_runs p ON r.run_key IS NULL AND p.run_key = e.run_key
+     LEFT JOIN prunings g ON g.run_key = p.run_key
      LEFT JOIN dag_definitions f ON f.definition_key = e.definition_key
-     JOIN dags d ON d.dag_key = coalesce(r.dag_key, f.dag_key)
-     LEFT JOIN task_executions t ON t.execution_id = r.first_execution + e.task_ix";
+     JOIN dags d ON d.dag_key = coalesce(r.dag_key, p.dag_key, f.dag_key)
+     LEFT JOIN task_executions t ON t.execution_id = coalesce(r.first_execution, g.first_execution) + e.task_ix";
 
 impl LogLine {
     /// What kind of event it is: what it is about, and what happened.
@@ -66,7 +68,7 @@ impl LogLine {
 }
 
 impl Reader {
-    /// The events after `after`, in order, at most `limit`.
+    /// The events after `after`, in order, at most `limit`. Below [`Reader::log_floor`] some are gone.
     pub fn log(&self, after: Position, limit: u32) -> Answer<Vec<LogLine>> {
         let mut statement = self.conn.prepare_cached(&format!(
             "{LINE_SQL} FROM events e {NAMES_SQL} WHERE e.position > ?1 ORDER BY e.position LIMIT 0 + ?2"

@@ -19,6 +19,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0005_pause.sql"),
     include_str!("schema/0006_outbox.sql"),
     include_str!("schema/0007_at_node.sql"),
+    include_str!("schema/0008_prune.sql"),
 ];
 
 /// Page cache of the writer, in KiB.

@@ -27,6 +27,7 @@
 //! | `steps` | large steps in chunks |
 //! | `outbox` | what people are still to be told |
 //! | `sweep` | what becomes due |
+//! | `prune`, `tombstones` | making room, and what stays of what was there |
 //! | [`reader`], `log`, `lists`, `standing`, `waiting`, `attempts`, [`census`] | what people, views, followers and meters ask |
 //! | [`check`], `fold` | the invariants, checked over a whole store; the event log against the rows |
 //! | `copy` | one moment of a store in a file of its own, and back |
@@ -47,6 +48,7 @@ mod log;
 mod migrate;
 mod outbox;
 mod pause;
+mod prune;
 mod pulse;
 pub mod reader;
 mod reserve;
@@ -57,6 +59,7 @@ mod sweep;
 mod sync;
 mod tasks;
 mod tokens;
+mod tombstones;
 mod tx;
 mod waiting;
 mod writer;
@@ -73,8 +76,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::port::{
     Advance, Advanced, Answer, Approve, Approved, Boot, ClaimWork, Conclude, Concluded, Decide, Decided,
-    Heartbeat, Held, Holding, NewToken, Once, Opening, Progress, Publish, Published, RunRef, Settle, Settled,
-    StartRun, Started, StopRun, Store, StoreError, Swept, Tried, Worked,
+    Heartbeat, Held, Holding, NewToken, Once, Opening, Progress, Prune, Pruned, Publish, Published, RunRef,
+    Settle, Settled, StartRun, Started, StopRun, Store, StoreError, Swept, Tried, Worked,
 };
 
 pub use attempts::AttemptOf;
@@ -88,6 +91,7 @@ pub use reader::Reader;
 pub use reserve::{RESERVE, RESERVE_BYTES};
 pub use steps::Chunks;
 pub use tokens::TokenLine;
+pub use tombstones::Tombstone;
 pub use waiting::WaitingLine;
 pub use writer::{Writer, Written};
 
@@ -255,6 +259,12 @@ impl Store for SqliteStore {
 
     async fn sweep(&self, now: Timestamp, since_boot: BootTime) -> Answer<Swept> {
         self.writer.call(now, move |tx| sweep::sweep(tx, since_boot)).await
+    }
+
+    async fn prune(&self, request: Prune) -> Answer<Pruned> {
+        // What is damaged is left as it is.
+        self.takes_on_more()?;
+        self.writer.call(request.now, move |tx| prune::prune(tx, &request)).await
     }
 
     async fn claim_work(&self, request: ClaimWork) -> Answer<Vec<Held>> {

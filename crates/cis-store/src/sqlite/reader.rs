@@ -225,7 +225,8 @@ pub(super) const DAG_SQL: &str = "
 pub(super) const RUN_SQL: &str = "
     SELECT r.run_key, r.run_id, d.dag_id, d.scope, r.number, f.revision, r.definition_key, r.status, r.version,
            r.stop_reason, r.params_json, r.max_parallel, r.fates, r.first_execution, r.first_position,
-           (SELECT p.number FROM dag_runs p WHERE p.run_key = r.resumed_from), r.created_by, r.created_at, r.started_at, r.completed_at, r.tasks_total, r.tasks_left,
+           (SELECT p.number FROM dag_runs p WHERE p.run_key = r.resumed_from
+            UNION ALL SELECT p.number FROM pruned_runs p WHERE p.run_key = r.resumed_from), r.created_by, r.created_at, r.started_at, r.completed_at, r.tasks_total, r.tasks_left,
            r.completed, r.failed, r.debts, r.cancelled, r.skipped,
            r.completed_at IS NULL AND (r.paused OR EXISTS (SELECT 1 FROM paused_scopes p WHERE p.scope = d.scope)),
            r.at_node

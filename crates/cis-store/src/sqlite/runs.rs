@@ -13,7 +13,7 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::{Value, json};
 
 use super::tx::{Tx, parsed};
-use super::{claim, leases, steps};
+use super::{claim, leases, steps, tombstones};
 use crate::port::{
     Answer, Boot, Definition, Fate, LiveAttempt, Opening, RevisionStatus, RunRef, StartRun, Unfinished,
 };
@@ -76,7 +76,7 @@ fn live_attempts(tx: &mut Tx<'_>) -> Answer<Vec<LiveAttempt>> {
 /// See [`crate::Store::start_run`].
 pub(super) fn start(tx: &mut Tx<'_>, request: &StartRun) -> Answer<RunRef> {
     if let Some(existing) = existing(tx, request)? {
-        return Ok(tx.run(existing)?.reference());
+        return tombstones::reference(tx, existing);
     }
     tx.room()?;
     let definition = tx.definition(request.definition)?;
@@ -113,7 +113,10 @@ fn existing(tx: &Tx<'_>, request: &StartRun) -> Answer<Option<RunKey>> {
 fn find(tx: &Tx<'_>, run_id: RunId) -> Answer<Option<RunKey>> {
     Ok(tx
         .conn
-        .prepare_cached("SELECT run_key FROM dag_runs WHERE run_id = ?1")?
+        .prepare_cached(
+            "SELECT run_key FROM dag_runs WHERE run_id = ?1
+             UNION ALL SELECT run_key FROM pruned_runs WHERE run_id = ?1",
+        )?
         .query_row([run_id.to_string()], |row| row.get(0).map(RunKey))
         .optional()?)
 }
@@ -155,6 +158,9 @@ fn check_fit(tx: &Tx<'_>, request: &StartRun, definition: &Definition) -> Answer
         .prepare_cached("SELECT definition_key FROM dag_runs WHERE run_key = ?1")?
         .query_row([request.resumed_from.map(|run| run.0)], |row| row.get(0))
         .optional()?;
+    if let Some(pruned) = request.resumed_from.map(|run| tombstones::find(tx, run)).transpose()?.flatten() {
+        return Err(pruned.refusal().into());
+    }
     if resumed != Some(definition.key) {
         return refuse("tasks can be carried over only from a run of the same revision".to_owned());
     }
@@ -187,10 +193,12 @@ fn insert(
     let position = tx.next_position()?;
     tx.conn
         .prepare_cached(
-            "INSERT INTO dag_runs (run_id, dag_key, definition_key, number, status, params_json, priority,
+            // No key is ever given twice: what was pruned is still spoken of by its own.
+            "INSERT INTO dag_runs (run_key, run_id, dag_key, definition_key, number, status, params_json, priority,
                  max_parallel, attached, resumed_from, fates, created_by, created_at, deadline, first_position,
                  first_execution, tasks_total, tasks_left, completed, skipped, sinks_completed, at_node, traceparent)
-             VALUES (?1, ?2, ?3, ?4, 'queued', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
+             VALUES (1 + max(coalesce((SELECT max(run_key) FROM dag_runs), 0),
+                             coalesce((SELECT max(run_key) FROM pruned_runs), 0)), ?1, ?2, ?3, ?4, 'queued', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
                  ?20, ?21, ?22)",
         )?
         .execute(params![

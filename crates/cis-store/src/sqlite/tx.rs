@@ -19,6 +19,7 @@ use super::outbox;
 use super::pulse::Changed;
 use super::steps::Chunks;
 use super::tasks::{self, Ending, Fresh, Live};
+use super::tombstones;
 use crate::port::{Answer, Definition, Fate, RunInfo, RunRef, StoreError};
 
 /// Definitions kept parsed; more than this many at once are parsed again when needed.
@@ -35,7 +36,7 @@ const EVENTS_MAX: usize = 8;
 pub(super) struct Memory {
     definitions: HashMap<i64, Arc<Definition>>,
     /// Rows of runs that are not over, as they were last written.
-    runs: HashMap<RunKey, RunRow>,
+    pub(super) runs: HashMap<RunKey, RunRow>,
     /// Attempts as they were claimed. One that is not here is read.
     pub(super) live: HashMap<ExecutionId, Live>,
     /// All of them, once they have been asked for.
@@ -401,7 +402,7 @@ impl<'a> Tx<'a> {
     fn write_counts(&self, row: &RunRow) -> Answer<usize> {
         let mut statement = self.conn.prepare_cached(
             "UPDATE dag_runs SET tasks_left = ?3, completed = ?4, failed = ?5, debts = ?6, cancelled = ?7,
-                    skipped = ?8, sinks_completed = ?9, window = ?10
+                    skipped = ?8, sinks_completed = ?9, window = ?10, last_position = coalesce(?11, last_position)
              WHERE run_key = ?1 AND version = ?2",
         )?;
         Ok(statement.execute(params![
@@ -415,6 +416,7 @@ impl<'a> Tx<'a> {
             row.skipped,
             row.sinks_completed,
             row.window,
+            self.memory.position,
         ])?)
     }
 
@@ -506,7 +508,7 @@ impl<'a> Tx<'a> {
                 Ok((row.get::<_, i64>(0)?, info_of))
             })
             .optional()?
-            .ok_or_else(|| no_run(key))?;
+            .ok_or_else(|| tombstones::missing(self, key))?;
         let definition = self.definition(definition)?;
         Ok(Arc::new(info_of(definition)))
     }

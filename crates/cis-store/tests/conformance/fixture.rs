@@ -31,6 +31,8 @@ pub(crate) trait Home: Sized {
     fn close(&self, store: Self::Store);
     /// A run as readers see it.
     fn look(&self, run: RunKey) -> Sight;
+    /// Is there such a run?
+    fn knows(&self, run: RunKey) -> bool;
     /// Every invariant that does not hold.
     fn violations(&self) -> Vec<String>;
 }

@@ -15,6 +15,7 @@
 //! | `pausing` | pausing a run or a scope |
 //! | `resume` | runs that carry tasks over, or leave them out |
 //! | `large` | steps too large for one transaction, also across a restart |
+//! | `pruning` | making room |
 //! | `epochs` | one coordinator after another |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says so by failing")]
@@ -29,6 +30,7 @@ mod leases;
 mod once;
 mod outcomes;
 mod pausing;
+mod pruning;
 mod publish;
 mod resume;
 mod retries;
@@ -100,6 +102,10 @@ impl Home for SqliteHome {
             outputs: task.outputs,
         });
         Sight { status: line.status, tasks: tasks.collect() }
+    }
+
+    fn knows(&self, run: RunKey) -> bool {
+        self.reader().run(run).expect("a look").is_some()
     }
 
     fn violations(&self) -> Vec<String> {
@@ -252,6 +258,13 @@ suite! { sqlite, crate::SqliteHome:
         a_window_over_a_fan_out,
         a_large_run_carried_over,
         a_large_run_of_nothing_to_do,
+    }
+    pruning {
+        what_is_over_goes_and_is_still_known,
+        a_late_word_about_what_is_gone_changes_nothing,
+        what_is_needed_stays_until_it_is_not,
+        the_latest_of_each_dag_can_be_kept,
+        a_large_run_goes_in_chunks,
     }
     epochs {
         a_new_life_finds_what_is_live,

@@ -47,6 +47,7 @@ pub(crate) enum Answer {
         next_due: Option<Timestamp>,
         more_work: bool,
     },
+    Pruned(Vec<usize>),
     Opened {
         live: Vec<(usize, usize, TaskStatus)>,
         unfinished: Vec<usize>,
@@ -83,8 +84,8 @@ pub(crate) type TaskPicture = (TaskStatus, i64, u32);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Picture {
     pub(crate) revisions: Vec<(i64, RevisionStatus)>,
-    /// Status and version, and its tasks.
-    pub(crate) runs: Vec<(RunStatus, i64, Vec<TaskPicture>)>,
+    /// Status and version, and its tasks; nothing, once it was pruned.
+    pub(crate) runs: Vec<Option<(RunStatus, i64, Vec<TaskPicture>)>>,
     /// In the order of claims.
     pub(crate) claimable: Vec<At>,
 }

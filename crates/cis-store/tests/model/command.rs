@@ -42,6 +42,10 @@ pub(crate) enum Command {
     /// Time passes.
     Pass(Millis),
     Sweep,
+    /// What is over makes room, but for the latest so many runs of each name.
+    Prune {
+        keep: u32,
+    },
     /// The store is closed and opened again, and a new coordinator begins.
     Reopen,
 }
@@ -87,7 +91,8 @@ impl Command {
                 let tasks = revision.map_or(0, |revision| model.contents[revision.content].tasks.len());
                 let resumes = start.resumes.is_none_or(|run| {
                     let same = |run: usize| model.runs[run].revision == start.revision;
-                    run < model.runs.len() && same(run) && model.runs[run].status.is_terminal()
+                    let there = |run: usize| model.runs[run].status.is_terminal() && !model.runs[run].pruned;
+                    run < model.runs.len() && same(run) && there(run)
                 });
                 let fits = start.fates.as_ref().is_none_or(|fates| {
                     let carried = |(ix, fate): (usize, &Fate)| {
@@ -116,7 +121,15 @@ impl Command {
                 Answer::Refused(ErrorCode::LeaseExpired)
             }
             Self::Advance { reports, claim, .. } => model.advance(reports, *claim),
+            Self::Approve { at: (run, _), .. } if model.runs[*run].pruned => {
+                model.reached.push(Reached::AskedOfPruned);
+                Answer::Refused(ErrorCode::NotFound)
+            }
             Self::Approve { at, approve } => model.decide(*at, *approve),
+            Self::Stop { run, .. } if model.runs[*run].pruned => {
+                model.reached.push(Reached::AskedOfPruned);
+                Answer::Refused(ErrorCode::Gone)
+            }
             Self::Stop { run, reason } => {
                 model.reached.push(match model.runs[*run].status {
                     RunStatus::Queued => Reached::CancelQueued,
@@ -130,6 +143,7 @@ impl Command {
                 Answer::Nothing
             }
             Self::Sweep => model.sweep(),
+            Self::Prune { keep } => model.prune(*keep),
             Self::Reopen => model.reopen(),
         };
         model.answer = answer;
@@ -221,6 +235,7 @@ impl Model {
             self.reached.push(Reached::LeftOut);
         }
         let run = self.create(start.revision, &fates, start.max_parallel);
+        self.runs[run].resumes = start.resumes;
         if start.by_confirmation {
             self.revisions[start.revision].run = Some(run);
         }
@@ -278,6 +293,25 @@ impl Model {
             next_due: self.next_due(),
             more_work: !self.stops.is_empty(),
         }
+    }
+
+    fn prune(&mut self, keep: u32) -> Answer {
+        let now = self.now;
+        let name = |run: &Run| self.contents[self.revisions[run.revision].content].dag_id.clone();
+        let over = |run: &Run| run.ended_at.is_some_and(|at| at < now) && run.left() == 0 && !run.pruned;
+        let latest = |at: usize| {
+            let later = self.runs[at + 1..].iter().filter(|run| name(run) == name(&self.runs[at]));
+            later.count() < keep as usize
+        };
+        let old = (0..self.runs.len()).filter(|at| over(&self.runs[*at]) && !latest(*at));
+        let (kept, pruned): (Vec<usize>, Vec<usize>) = old.partition(|at| {
+            self.stops.contains(at)
+                || self.runs.iter().any(|run| run.resumes == Some(*at) && !run.status.is_terminal())
+        });
+        self.reached.extend(kept.iter().map(|_| Reached::KeptForAnother));
+        self.reached.extend(pruned.iter().map(|_| Reached::Pruned));
+        pruned.iter().for_each(|at| self.runs[*at].pruned = true);
+        Answer::Pruned(pruned)
     }
 
     fn end_backoffs(&mut self) {

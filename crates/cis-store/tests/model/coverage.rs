@@ -42,11 +42,16 @@ pub(crate) enum Reached {
     /// A large step that was not over after one chunk.
     Chunk,
     ReopenBetweenChunks,
+    Pruned,
+    /// A run that another carries on, which is not over.
+    KeptForAnother,
+    /// Something was asked about a run that was pruned.
+    AskedOfPruned,
 }
 
 impl Reached {
     /// What a store with chunks of the usual size must reach.
-    pub(crate) const WHOLE: [Self; 31] = [
+    pub(crate) const WHOLE: [Self; 34] = [
         Self::Retry,
         Self::FreeTry,
         Self::Skip,
@@ -78,11 +83,15 @@ impl Reached {
         Self::RunCompleted,
         Self::RunCancelled,
         Self::RunTimedOut,
+        Self::Pruned,
+        Self::KeptForAnother,
+        Self::AskedOfPruned,
     ];
 
     /// What a store in tiny chunks must reach.
-    pub(crate) const CHOPPED: [Self; 15] = [
+    pub(crate) const CHOPPED: [Self; 16] = [
         Self::Chunk,
+        Self::Pruned,
         Self::ReopenBetweenChunks,
         Self::Retry,
         Self::FreeTry,

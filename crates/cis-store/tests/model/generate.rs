@@ -177,6 +177,7 @@ pub(crate) fn command(model: &Model) -> BoxedStrategy<Command> {
         (5, (1u64..60).prop_map(|ms| Command::Pass(Millis(ms))).boxed()),
         (5, Just(Command::Sweep).boxed()),
         (1, Just(Command::Reopen).boxed()),
+        (2, (0u32..=2).prop_map(|keep| Command::Prune { keep }).boxed()),
         (if model.stops.is_empty() { 1 } else { 6 }, Just(Command::Work).boxed()),
     ];
     if !model.stops.is_empty() {
@@ -287,7 +288,7 @@ fn start(model: &Model) -> BoxedStrategy<Command> {
     let model = model.clone();
     wish.prop_flat_map(move |(revision, resumes, by_confirmation, max_parallel, again)| {
         // A run that is resumed decides what is run.
-        let over = |run: &usize| model.runs[*run].status.is_terminal();
+        let over = |run: &usize| model.runs[*run].status.is_terminal() && !model.runs[*run].pruned;
         let resumes = resumes.filter(over);
         let revision = resumes.map_or(revision, |run| model.runs[run].revision);
         let tasks = model.contents[model.revisions[revision].content].tasks.len();

@@ -89,6 +89,8 @@ impl Model {
             revisions: self.revisions.iter().map(|revision| (revision.number, revision.status)).collect(),
             runs: (self.runs.iter())
                 .map(|run| (run.status, run.version, run.tasks.iter().map(node).collect()))
+                .zip(&self.runs)
+                .map(|(told, run)| (!run.pruned).then_some(told))
                 .collect(),
             claimable: self.claimable(),
         }
@@ -131,6 +133,7 @@ impl Model {
         this.version += 1;
         let status = this.status;
         if status.is_terminal() {
+            this.ended_at = Some(self.now);
             self.ended.push((run, status));
         }
         status
@@ -168,6 +171,9 @@ impl Model {
             max_parallel: max_parallel.or(dag.max_parallel),
             tasks: (0..dag.tasks.len()).map(node).collect(),
             dag,
+            resumes: None,
+            ended_at: None,
+            pruned: false,
         });
         self.ticks += 1;
         let turn = self.ticks;

@@ -9,7 +9,8 @@ use cis_core::run::RunStatus;
 use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{
-    Advance, Claim, Publish, Report, RevisionStatus, RunRef, Settle, StartRun, StopRun, Store, StoreError,
+    Advance, Claim, Prune, Publish, Report, RevisionStatus, RunRef, Settle, StartRun, StopRun, Store,
+    StoreError,
 };
 use cis_store::sqlite::{Chunks, Durability, Reader, SqliteStore, check};
 use rusqlite::{Connection, OpenFlags, Row};
@@ -127,6 +128,7 @@ impl Real {
                     more_work: swept.more_work,
                 })
             }
+            Command::Prune { keep } => self.prune(*keep, now),
             Command::Reopen => self.reopen(now),
         };
         answer.unwrap_or_else(|refused| refused)
@@ -233,6 +235,25 @@ impl Real {
         }
     }
 
+    /// Prunes to the end, with the store going away and coming back between some of the chunks.
+    fn prune(&mut self, keep: u32, now: Timestamp) -> Result<Answer, Answer> {
+        let (mut gone, mut request) = (Vec::new(), Prune::new(now, keep, now));
+        for chunk in 1.. {
+            let told = self.ask(|store| store.prune(request.clone()))?;
+            gone.extend(told.runs.iter().map(|run| self.run(run.key)));
+            let cleared: Vec<RunKey> = told.bare.iter().map(|bare| bare.run).collect();
+            if !told.more && cleared.is_empty() {
+                break;
+            }
+            request = Prune { after: told.after, cleared, ..request };
+            if chunk % 7 == 0 {
+                assert_eq!(self.violations(), [""; 0], "after {chunk} chunks");
+                self.reopen(now)?;
+            }
+        }
+        Ok(Answer::Pruned(gone))
+    }
+
     fn reopen(&mut self, now: Timestamp) -> Result<Answer, Answer> {
         self.store.take().expect("an open store").close();
         let store = SqliteStore::open_in_chunks(&self.file(), Durability::Process, self.chunks);
@@ -277,10 +298,13 @@ impl Real {
                 let status = RevisionStatus::from_word(&word(row, 1)).expect("a status");
                 (row.get(0).expect("a number"), status)
             });
-        let mut runs = self.rows("SELECT status, version FROM dag_runs ORDER BY run_key", |row| {
+        let mut runs = vec![None; self.runs.len()];
+        for (key, run) in self.rows("SELECT status, version, run_key FROM dag_runs", |row| {
             let status = RunStatus::from_word(&word(row, 0)).expect("a status");
-            (status, row.get(1).expect("a version"), Vec::new())
-        });
+            (RunKey(row.get(2).expect("a key")), (status, row.get(1).expect("a version"), Vec::new()))
+        }) {
+            runs[self.run(key)] = Some(run);
+        }
         let tasks =
             "SELECT execution_id, status, version, attempt FROM task_executions ORDER BY execution_id";
         for (execution, task) in self.rows(tasks, |row| {
@@ -288,7 +312,7 @@ impl Real {
             let task = (status, row.get(2).expect("a version"), row.get(3).expect("an attempt"));
             (ExecutionId(row.get(0).expect("an id")), task)
         }) {
-            runs[self.at(execution).0].2.push(task);
+            runs[self.at(execution).0].as_mut().expect("a run").2.push(task);
         }
         let claimable = self.rows(
             "SELECT t.execution_id FROM task_executions t JOIN dag_runs r USING (run_key)

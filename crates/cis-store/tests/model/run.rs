@@ -20,6 +20,10 @@ pub(crate) struct Run {
     pub(crate) deadline: Option<Timestamp>,
     pub(crate) max_parallel: Option<u32>,
     pub(crate) tasks: Vec<Node>,
+    /// The run whose tasks it carries over.
+    pub(crate) resumes: Option<usize>,
+    pub(crate) ended_at: Option<Timestamp>,
+    pub(crate) pruned: bool,
 }
 
 /// One task of it.

@@ -343,7 +343,7 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let exit = match refusal.code {
             ErrorCode::ValidationFailed | ErrorCode::NotYetSupported | ErrorCode::Ambiguous => 2,
-            ErrorCode::NotFound => 3,
+            ErrorCode::NotFound | ErrorCode::Gone => 3,
             ErrorCode::ContentConflict
             | ErrorCode::InvalidTransition
             | ErrorCode::AlreadyClaimed
