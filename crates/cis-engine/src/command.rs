@@ -9,7 +9,9 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, RunKey, Scope};
 use cis_core::run::RunStatus;
 use cis_core::source::Timestamp;
-use cis_store::port::{Approve, Approved, IdempotencyKey, Once, Published, RunRef, Settled, StartRun};
+use cis_store::port::{
+    Approve, Approved, IdempotencyKey, Once, Prune, Pruned, Published, RunRef, Settled, StartRun,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::context::Context;
@@ -63,6 +65,8 @@ pub enum Command {
     Drain {
         draining: bool,
     },
+    /// Does one chunk of making room.
+    Prune(Prune),
     /// Lets somebody call a node.
     CreateToken {
         caller: Caller,
@@ -89,6 +93,7 @@ pub enum Reply {
     /// Was it otherwise before?
     Changed(bool),
     Attached,
+    Pruned(Pruned),
     Token(FreshToken),
     /// Was there anything to take back?
     Revoked(bool),
@@ -172,6 +177,7 @@ expect! {
     stopping, Stopping, Once<RunStatus>;
     paused, Paused, RunStatus;
     changed, Changed, bool;
+    pruned, Pruned, Pruned;
     token, Token, FreshToken;
     revoked, Revoked, bool;
     hello, Hello, About;

@@ -144,7 +144,12 @@ impl DataDir {
 
     /// Where tasks of a run that came over the network start.
     pub fn work(&self, run: RunId) -> PathBuf {
-        self.root.join("work").join(run.to_string())
+        self.all_work().join(run.to_string())
+    }
+
+    /// Where those of all such runs do.
+    pub(crate) fn all_work(&self) -> PathBuf {
+        self.root.join("work")
     }
 
     /// The secret of the owner's token.

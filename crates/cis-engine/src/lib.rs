@@ -30,6 +30,7 @@
 //! | [`recovery`], `inspection` | what a coordinator found when it began; looking the database over after a kill |
 //! | [`doctor`] | is everything of a data directory in order? |
 //! | [`backup`], [`restore`] | a data directory in one file, and back |
+//! | [`prune`], [`retention`] | making room: what is over goes, when somebody says so or by itself |
 //! | [`context`] | the environment and directory a run starts its tasks in |
 //! | [`skill`] | finding, describing and pinning skills |
 //! | [`identity`] | a node's key and its DID |
@@ -53,9 +54,11 @@ mod inspection;
 pub mod logs;
 pub mod machine;
 pub mod node;
+pub mod prune;
 pub mod recovery;
 pub mod report;
 pub mod restore;
+pub mod retention;
 mod runner_link;
 pub mod select;
 pub mod server;

@@ -16,8 +16,8 @@ use cis_core::notice::Way;
 use cis_core::run::RunStatus;
 use cis_core::source::{BootTime, Clock, Timestamp, new_run_id};
 use cis_store::port::{
-    Answer, Approve, Approved, Decide, Decided, IdempotencyKey, Once, Publish, Published, RunRef, StartRun,
-    Store, Tried,
+    Answer, Approve, Approved, Decide, Decided, IdempotencyKey, Once, Prune, Pruned, Publish, Published,
+    RunRef, StartRun, Store, Tried,
 };
 use cis_store::sqlite::{Pulse, Reader, SqliteStore, Written};
 use tokio::sync::{OnceCell, watch};
@@ -234,6 +234,11 @@ impl Node {
     /// How much has been written since the node started.
     pub fn written(&self) -> Written {
         self.store.written()
+    }
+
+    /// Does one chunk of making room.
+    pub async fn prune(&self, request: Prune) -> Result<Pruned, Refusal> {
+        Ok(self.store.prune(request).await?)
     }
 
     /// Notes what came of trying to tell somebody of an event.

@@ -136,6 +136,10 @@ fn add_refusals(operation: &mut Operation, method: &str, path: &str, access: Acc
     if path.contains('{') {
         numbers.push(404);
     }
+    // It may have been pruned.
+    if path.contains("{run}") {
+        numbers.push(410);
+    }
     if !matches!(method, "GET" | "HEAD") {
         numbers.extend([408, 413, 422, 507]);
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::response::sse::Event;
 use cis_core::error::Refusal;
 use cis_core::id::Position;
-use cis_store::sqlite::{LogLine, Pulse};
+use cis_store::sqlite::{LogLine, Pulse, Reader};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::reads::Reads;
@@ -170,11 +170,18 @@ impl Hub {
                 }
                 followers.told
             };
-            let Ok(lines) = reads.read(move |reader| Ok(reader.log(from, BATCH)?)).await else {
+            // The floor is asked for last: it only rises, so what was read above it is all there was.
+            let look = move |reader: &Reader| Ok((reader.log(from, BATCH)?, reader.log_floor()?));
+            let Ok((lines, floor)) = reads.read(look).await else {
                 // What cannot be read now is read soon.
                 self.bell.notify_one();
                 return;
             };
+            if floor > from {
+                // Something went before it could be told. Whoever follows goes on from the store, and finds out.
+                lock(&self.followers).by_dag.clear();
+                return;
+            }
             let more = lines.len() == BATCH as usize;
             lock(&self.followers).tell(lines);
             if !more {

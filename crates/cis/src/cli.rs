@@ -107,6 +107,11 @@ pub enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Remove runs that ended long ago, with their logs
+    ///
+    /// Runs that are over go, oldest first, in small steps that hold nobody up. What something still needs stays. That
+    /// a run was there, and how it ended, stays known.
+    Prune(PruneArgs),
     /// Print a completion script for a shell
     Completions { shell: clap_complete::Shell },
     /// Coordinate this data directory until no run is left (detached runs start this for you)
@@ -535,4 +540,17 @@ pub struct CoordinatorArgs {
     /// What an acknowledged write survives
     #[arg(long, value_name = "power|process")]
     pub durability: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct PruneArgs {
+    /// Only runs that ended longer ago than this
+    #[arg(long, value_name = "DURATION", default_value = "30d")]
+    pub older_than: String,
+    /// Keep the latest N runs of each DAG
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub keep: u32,
+    /// Only say what would go
+    #[arg(long)]
+    pub dry_run: bool,
 }

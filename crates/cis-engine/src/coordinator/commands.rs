@@ -99,6 +99,11 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             Command::Approve(request) => {
                 self.approve(*request).await.map(|once| Reply::Approved(Box::new(once)))
             }
+            Command::Prune(request) => {
+                let pruned = self.store.prune(request).await?;
+                self.changes.send_modify(|changes| changes.commits += 1);
+                Ok(Reply::Pruned(pruned))
+            }
             Command::CreateToken { caller, by, expires_at } => {
                 let (fresh, new) = token::make(&self.machine, caller, by, now, expires_at);
                 self.store.create_token(new).await?;

@@ -11,6 +11,8 @@
 mod place;
 mod strays;
 
+pub use place::bytes;
+
 use cis_core::error::Refusal;
 use cis_core::id::Epoch;
 use cis_store::StoreError;

@@ -3,14 +3,17 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cis_core::error::Refusal;
 use cis_core::id::{ExecutionId, Fence, RunKey};
+use cis_core::source::Clock;
 use cis_store::sqlite::Reader;
 
 use super::{Examined, Hand, State};
 use crate::data_dir::{DataDir, names};
+use crate::prune;
+use crate::system::System;
 
 /// With less room than this, a node is about to stop taking work.
 const ROOM_MIN: u64 = 256 << 20;
@@ -79,9 +82,10 @@ pub(super) fn files(data_dir: &DataDir, reader: &Reader, hand: Hand) -> Result<E
             stale.push(data_dir.outputs().join(name));
         }
     }
+    stale.extend(of_pruned(data_dir, reader)?);
     stale.extend([data_dir.restoring()]);
     stale.retain(|path| path.symlink_metadata().is_ok());
-    let (mut found, mut repaired) = (Vec::new(), Vec::new());
+    let (mut found, mut repaired) = half_pruned(data_dir, reader, hand)?;
     for path in stale {
         let shown = path.display().to_string();
         match hand.free.then(|| remove(&path)) {
@@ -99,8 +103,46 @@ pub(super) fn files(data_dir: &DataDir, reader: &Reader, hand: Hand) -> Result<E
     Ok(told)
 }
 
+/// What a prune that was killed left. While somebody works, it may be under way.
+fn half_pruned(
+    data_dir: &DataDir,
+    reader: &Reader,
+    hand: Hand,
+) -> Result<(Vec<String>, Vec<String>), Refusal> {
+    let left = reader.half_pruned()?.len();
+    if left == 0 || hand.works {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    Ok(match hand.free.then(|| prune::finish(data_dir, System.now())) {
+        Some(Ok(())) => (Vec::new(), vec![format!("finished pruning, of which {left} runs were left")]),
+        Some(Err(e)) => {
+            (vec![format!("{left} runs are not all gone, though they were pruned: {e}")], Vec::new())
+        }
+        None => (vec![format!("{left} runs are not all gone, though they were pruned")], Vec::new()),
+    })
+}
+
+/// Files of runs of which nothing should be left.
+fn of_pruned(data_dir: &DataDir, reader: &Reader) -> Result<Vec<PathBuf>, Refusal> {
+    let under_way = reader.half_pruned()?;
+    let mut found = Vec::new();
+    for name in names(&data_dir.all_logs()) {
+        let Ok(key) = name.parse().map(RunKey) else { continue };
+        if reader.pruned(key)?.is_some() && !under_way.iter().any(|bare| bare.run == key) {
+            found.push(data_dir.all_logs().join(name));
+        }
+    }
+    for name in names(&data_dir.all_work()) {
+        let Ok(run_id) = name.parse() else { continue };
+        if reader.pruned_by_id(run_id)?.is_some() && !under_way.iter().any(|bare| bare.run_id == run_id) {
+            found.push(data_dir.all_work().join(name));
+        }
+    }
+    Ok(found)
+}
+
 /// `1.5 GiB`.
-fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if count < 1024 {
         return format!("{count} B");
@@ -155,7 +197,9 @@ fn needs_output(reader: &Reader, name: &str) -> Result<bool, Refusal> {
 fn unknown_runs(data_dir: &DataDir, reader: &Reader) -> Vec<String> {
     let mut found = Vec::new();
     for name in names(&data_dir.all_logs()) {
-        let known = name.parse().is_ok_and(|key| matches!(reader.run(RunKey(key)), Ok(Some(_)) | Err(_)));
+        let known = name.parse().is_ok_and(|key| {
+            !matches!((reader.run(RunKey(key)), reader.pruned(RunKey(key))), (Ok(None), Ok(None)))
+        });
         if !known {
             found.push(format!("`logs/{name}` is of a run that the database does not know"));
         }

@@ -9,9 +9,10 @@ use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::Position;
-use cis_store::sqlite::LogLine;
+use cis_core::id::{Position, RunId};
+use cis_store::sqlite::{LogLine, Reader};
 use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
@@ -44,7 +45,8 @@ pub(super) struct Filter {
 /// Server-sent events in the shape of CloudEvents, from `Last-Event-ID` on, or from now. The stream has no end.
 #[utoipa::path(get, path = "/api/v1/events", tag = EVENTS,
     params(Filter, ("Last-Event-ID" = Option<i64>, Header, description = "the last event that was heard")),
-    responses((status = 200, description = "events", body = String, content_type = "text/event-stream")))]
+    responses((status = 200, description = "events", body = String, content_type = "text/event-stream"),
+        (status = 410)))]
 pub(super) async fn follow(
     Has(state): Has<State>,
     Extension(holder): Extension<Holder>,
@@ -57,18 +59,42 @@ pub(super) async fn follow(
         })?),
         None => filter.after,
     };
-    let newest = state.reads.read(|reader| Ok(reader.last_position()?)).await?;
-    let from = last.map_or(newest, Position);
+    let run = filter.run.as_ref().and_then(|run| run.parse().ok());
+    let look = move |reader: &Reader| begin(reader, last.map(Position), run);
+    let Begin { from, whole } = state.reads.read(look).await?;
+    let (to, events) = mpsc::channel(AHEAD);
+    let tokens = state.kept.tokens_changed();
+    tokio::spawn(Follower { state, holder, tokens, filter, from, whole, to }.follow());
+    Ok(Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::default()).into_response())
+}
+
+/// Where somebody begins to follow.
+struct Begin {
+    from: Position,
+    /// Whatever was pruned, nothing of it is for them: they follow a run, and that is there.
+    whole: bool,
+}
+
+fn begin(reader: &Reader, last: Option<Position>, run: Option<RunId>) -> Result<Begin, Refusal> {
+    let newest = reader.last_position()?;
+    let Some(from) = last else { return Ok(Begin { from: newest, whole: false }) };
     if from > newest || from < Position(0) {
         let why = format!("there is no event {from}: the last one is {newest}");
         let hint =
             "begin anew without `Last-Event-ID`; after a restore, what was heard may not be there any more";
-        return Err(Refusal::new(ErrorCode::ValidationFailed, why).hint(hint).into());
+        return Err(Refusal::new(ErrorCode::ValidationFailed, why).hint(hint));
     }
-    let (to, events) = mpsc::channel(AHEAD);
-    let tokens = state.kept.tokens_changed();
-    tokio::spawn(Follower { state, holder, tokens, filter, from, to }.follow());
-    Ok(Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::default()).into_response())
+    let run = run.map(|run| reader.run_by_id(run)).transpose()?.flatten();
+    let (floor, whole) = (reader.log_floor()?, run.is_some());
+    if from < floor && !whole {
+        return Err(Refusal::new(
+            ErrorCode::Gone,
+            format!("events after {from} are gone: their runs were pruned"),
+        )
+        .hint(format!("look at what there is now, then follow with `Last-Event-ID: {floor}`"))
+        .details(json!({"floor": floor})));
+    }
+    Ok(Begin { from, whole })
 }
 
 /// Somebody who follows along.
@@ -79,6 +105,7 @@ struct Follower {
     filter: Filter,
     /// Up to here everything has been told.
     from: Position,
+    whole: bool,
     to: mpsc::Sender<Result<Event, Infallible>>,
 }
 
@@ -119,8 +146,12 @@ impl Follower {
     async fn catch_up(&mut self, until: Position) -> bool {
         while self.from < until {
             let from = self.from;
-            let lines = self.state.reads.read(move |reader| Ok(reader.log(from, BATCH)?)).await;
-            let Ok(lines) = lines else { return false };
+            let look = move |reader: &Reader| Ok((reader.log(from, BATCH)?, reader.log_floor()?));
+            let Ok((lines, floor)) = self.state.reads.read(look).await else { return false };
+            if floor > from && !self.whole {
+                // Something they should have heard is gone; when they come back, they are told so.
+                return false;
+            }
             if lines.is_empty() {
                 return true;
             }

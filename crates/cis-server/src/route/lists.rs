@@ -7,6 +7,7 @@ use cis_core::id::{DagId, ExecutionId, RunId, Scope, TaskIx};
 use cis_core::run::RunStatus;
 use cis_core::task::TaskStatus;
 use cis_store::port::RevisionStatus;
+use cis_store::sqlite::reader::RunLine;
 use cis_store::sqlite::{DagFilter, Reader, WaitingLine};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -158,7 +159,7 @@ pub(super) struct RunQuery {
 /// The runs of a DAG, the latest first.
 #[utoipa::path(get, path = "/api/v1/dag/{id}/runs", tag = RUNS,
     params(("id" = DagId, Path, description = "what people call the DAG"), RunQuery),
-    responses((status = 200, description = "its runs", body = Yes<Runs>), (status = 409)))]
+    responses((status = 200, description = "its runs", body = Yes<Runs>), (status = 409), (status = 410)))]
 pub(super) async fn runs(
     Has(state): Has<State>,
     By(caller): By,
@@ -169,13 +170,22 @@ pub(super) async fn runs(
         let dag = dags::find(reader, &caller, &id, scope.as_ref())?;
         let page = Page::new("runs", &dag.key, cursor.as_deref(), limit)?;
         let found = match number {
-            Some(number) => reader.run_by_number(dag.key, number)?.into_iter().collect(),
+            Some(number) => numbered(reader, dag.key, number)?,
             None => reader.run_page(dag.key, page.last, page.read_limit())?,
         };
         let (runs, next_cursor) = page.cut(found, |run| run.number);
         Ok(Runs { runs, next_cursor })
     };
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
+}
+
+/// The run with this number, if there is one and it was not pruned.
+fn numbered(reader: &Reader, dag: i64, number: i64) -> Result<Vec<RunLine>, Refusal> {
+    let run = reader.run_by_number(dag, number)?;
+    match reader.pruned_by_number(dag, number)? {
+        Some(pruned) if run.is_none() => Err(pruned.refusal()),
+        _ => Ok(run.into_iter().collect()),
+    }
 }
 
 /// All runs, the latest first, of whatever DAG.

@@ -20,11 +20,15 @@ use crate::door::By;
 use crate::say::{Said, Yes, not_found, said_no, yes};
 
 pub(super) fn find(reader: &Reader, caller: &Caller, id: &str) -> Result<RunLine, Refusal> {
-    let run = match id.parse::<RunId>() {
-        Ok(run_id) => reader.run_by_id(run_id)?,
-        Err(_) => None,
-    };
-    run.filter(|run| caller.sees(&run.scope)).ok_or_else(|| not_found("run", id))
+    let Ok(run_id) = id.parse::<RunId>() else { return Err(not_found("run", id)) };
+    match reader.run_by_id(run_id)? {
+        Some(run) if caller.sees(&run.scope) => Ok(run),
+        Some(_) => Err(not_found("run", id)),
+        None => {
+            let pruned = reader.pruned_by_id(run_id)?.filter(|pruned| caller.sees(&pruned.run.scope));
+            Err(pruned.map_or_else(|| not_found("run", id), |pruned| pruned.refusal()))
+        }
+    }
 }
 
 /// One run, and how far it has come.

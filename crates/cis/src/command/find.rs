@@ -59,6 +59,10 @@ pub(super) fn find_run(setup: &Setup, name: &str, scope: Option<&str>) -> Result
     let found = find(setup, name, scope)?;
     match found.run {
         Some(run) => Ok((found.view, run)),
+        None if found.dag.runs > 0 => {
+            Err(Failure::new(ErrorCode::Gone, format!("every run of `{name}` was pruned"))
+                .hint(format!("`cis run {name}` runs it again")))
+        }
         None => Err(Failure::new(ErrorCode::NotFound, format!("`{name}` has never run"))
             .hint(format!("it is {}; `cis dag confirm {name}` starts it", found.dag.status))),
     }

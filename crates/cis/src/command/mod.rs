@@ -27,6 +27,7 @@ mod logs;
 mod node;
 mod notify;
 mod pause;
+mod prune;
 mod publish;
 mod run;
 mod setup;
@@ -135,6 +136,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Restore { file, force } => {
             care::restore(&Setup::new(&global, Flags::default())?, &file, force)
         }
+        Command::Prune(args) => prune::prune(&Setup::new(&global, Flags::default())?, &args),
         Command::Token(command) => token::token(&Setup::new(&global, Flags::default())?, command),
         Command::Pending => approve::pending(&Setup::new(&global, Flags::default())?),
         Command::Approve(args) => approve::approve(&Setup::new(&global, Flags::default())?, args),

@@ -15,6 +15,7 @@ use cis_engine::data_dir::DataDir;
 use cis_engine::node::{Host, Node};
 use cis_engine::recovery::Recovery;
 use cis_engine::session::node_of;
+use cis_engine::retention::{self, Retention};
 use cis_engine::system::user;
 use cis_engine::token::secret_hash;
 use cis_server::About;
@@ -78,6 +79,12 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
         let complain = |why: &str| tracing::warn!("{why}");
         runtime.spawn(cis_notify::deliver(host.node().clone(), giver, leaving.clone(), complain));
     }
+    let retention = Retention {
+        max_age: setup.config.max_age.value,
+        max_size: setup.config.max_size.value,
+        keep: setup.config.keep.value,
+    };
+    runtime.spawn(retention::retain(host.node().clone(), retention, leaving.clone()));
     let options = cis_server::Options {
         pending_for: setup.config.pending_for.value,
         auto_execute: setup.config.auto_execute.value,

@@ -3,8 +3,9 @@
 use cis_core::dag::Dag;
 use cis_core::id::{ExecutionId, RunId, Scope, TaskIx};
 use cis_core::task::TaskStatus;
+use cis_store::StoreError;
 use cis_store::sqlite::reader::{DagLine, PendingLine, RevisionLine, RunLine, TaskLine};
-use cis_store::sqlite::{Reader, TokenLine, WaitingLine};
+use cis_store::sqlite::{Reader, TokenLine, Tombstone, WaitingLine};
 
 use super::Failure;
 use crate::remote::Remote;
@@ -58,17 +59,19 @@ impl View {
     }
 
     pub(super) fn run_by_id(&self, run_id: RunId) -> Result<Option<RunLine>, Failure> {
-        Ok(match self {
-            Self::Here(reader) => reader.run_by_id(run_id)?,
-            Self::Node(node) => node.run_by_id(run_id)?,
-        })
+        match self {
+            Self::Here(reader) => there(reader.run_by_id(run_id)?, || reader.pruned_by_id(run_id)),
+            Self::Node(node) => Ok(node.run_by_id(run_id)?),
+        }
     }
 
     pub(super) fn run_by_number(&self, dag: &DagLine, number: i64) -> Result<Option<RunLine>, Failure> {
-        Ok(match self {
-            Self::Here(reader) => reader.run_by_number(dag.key, number)?,
-            Self::Node(node) => node.run_by_number(&dag.dag_id, &dag.scope, number)?,
-        })
+        match self {
+            Self::Here(reader) => {
+                there(reader.run_by_number(dag.key, number)?, || reader.pruned_by_number(dag.key, number))
+            }
+            Self::Node(node) => Ok(node.run_by_number(&dag.dag_id, &dag.scope, number)?),
+        }
     }
 
     /// The same run, as it is by now.
@@ -176,4 +179,15 @@ fn cut<T>(mut lines: Vec<T>, limit: u32) -> Cut<T> {
     let more = lines.len() > limit as usize;
     lines.truncate(limit as usize);
     (lines, more)
+}
+
+/// A run, or that it was pruned.
+fn there(
+    run: Option<RunLine>,
+    pruned: impl FnOnce() -> Result<Option<Tombstone>, StoreError>,
+) -> Result<Option<RunLine>, Failure> {
+    match run {
+        Some(run) => Ok(Some(run)),
+        None => pruned()?.map_or(Ok(None), |pruned| Err(pruned.refusal().into())),
+    }
 }

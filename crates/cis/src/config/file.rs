@@ -11,7 +11,7 @@ use super::value::{Given, Raw};
 use super::{Setting, Source};
 
 /// Every key of the file.
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 24] = [
     "dag.mode",
     "dag.durability",
     "dag.slots",
@@ -27,6 +27,9 @@ const KEYS: [&str; 21] = [
     "node.pending_for",
     "node.auto_execute",
     "node.rate",
+    "retention.max_age",
+    "retention.max_size",
+    "retention.keep",
     "notify.on",
     "notify.command",
     "notify.url",

@@ -109,6 +109,10 @@ pub struct Config {
     pub pending_for: Setting<Millis>,
     /// What is published to a node is confirmed by that.
     pub auto_execute: Setting<bool>,
+    /// How long a node keeps runs that are over, how much room they may take, and how many of each DAG stay anyway.
+    pub max_age: Setting<Option<Millis>>,
+    pub max_size: Setting<Option<u64>>,
+    pub keep: Setting<u32>,
     pub notify: Notify,
 }
 
@@ -151,7 +155,7 @@ const SLOTS_MAX: u32 = 10_000;
 const RATE_MAX: u32 = 1_000_000;
 
 /// Environment variables and the keys they override.
-const ENV: [(&str, &str); 14] = [
+const ENV: [(&str, &str); 17] = [
     ("CIS_DURABILITY", "dag.durability"),
     ("CIS_SLOTS", "dag.slots"),
     ("CIS_GRACE", "dag.grace"),
@@ -166,6 +170,9 @@ const ENV: [(&str, &str); 14] = [
     ("CIS_PENDING_FOR", "node.pending_for"),
     ("CIS_AUTO_EXECUTE", "node.auto_execute"),
     ("CIS_NODE_RATE", "node.rate"),
+    ("CIS_RETENTION_MAX_AGE", "retention.max_age"),
+    ("CIS_RETENTION_MAX_SIZE", "retention.max_size"),
+    ("CIS_RETENTION_KEEP", "retention.keep"),
 ];
 
 impl Surroundings {
@@ -224,6 +231,9 @@ impl Config {
             auth: values.auth(),
             pending_for: values.lasting("node.pending_for", PENDING_FOR),
             auto_execute: values.truth("node.auto_execute"),
+            max_age: values.age("retention.max_age"),
+            max_size: values.some_size("retention.max_size"),
+            keep: values.number("retention.keep", 0, u32::MAX),
             notify: Notify::read(&mut values),
             data_dir,
             file,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use cis_core::dag::parse::duration;
 use cis_core::dag::{Problem, ProblemCode};
 use cis_core::id::is_name;
 use cis_core::notice::Occasion;
@@ -59,13 +60,33 @@ impl Reader<'_> {
 
     /// How many of something, at least one.
     pub(super) fn count(&mut self, key: &'static str, usual: u32, max: u32) -> Setting<u32> {
-        self.read(key, usual, |raw| {
-            let number = match raw {
-                Raw::Integer(number) => *number,
-                other => text(other)?.trim().parse().map_err(|_| bad("not a whole number"))?,
-            };
-            let fits = u32::try_from(number).ok().filter(|number| (1..=max).contains(number));
-            fits.ok_or_else(|| bad(format!("{number} is not between 1 and {max}")))
+        self.read(key, usual, |raw| whole(raw, 1, max))
+    }
+
+    /// How many of something, perhaps none.
+    pub(super) fn number(&mut self, key: &'static str, usual: u32, max: u32) -> Setting<u32> {
+        self.read(key, usual, |raw| whole(raw, 0, max))
+    }
+
+    /// How old something may become; by default, as old as it likes.
+    pub(super) fn age(&mut self, key: &'static str) -> Setting<Option<Millis>> {
+        self.read(key, None, |raw| {
+            let refuse =
+                |why| (ProblemCode::BadDuration, why, Some("write it as `\"90d\"` or `\"12h\"`".to_owned()));
+            match duration::from_text(text(raw)?).map_err(refuse)? {
+                Millis(0) => Err(refuse("it must last".to_owned())),
+                age => Ok(Some(age)),
+            }
+        })
+    }
+
+    /// How much room something may take; by default, as much as it likes.
+    pub(super) fn some_size(&mut self, key: &'static str) -> Setting<Option<u64>> {
+        self.read(key, None, |raw| match raw {
+            Raw::Integer(bytes) => {
+                u64::try_from(*bytes).map(Some).map_err(|_| bad("a size cannot be negative"))
+            }
+            other => bytes(text(other)?).map(Some),
         })
     }
 
@@ -218,6 +239,15 @@ fn text(raw: &Raw) -> Result<&str, Refusal> {
             Err((ProblemCode::WrongType, "a string belongs here".to_owned(), None))
         }
     }
+}
+
+fn whole(raw: &Raw, min: u32, max: u32) -> Result<u32, Refusal> {
+    let number = match raw {
+        Raw::Integer(number) => *number,
+        other => text(other)?.trim().parse().map_err(|_| bad("not a whole number"))?,
+    };
+    let fits = u32::try_from(number).ok().filter(|number| (min..=max).contains(number));
+    fits.ok_or_else(|| bad(format!("{number} is not between {min} and {max}")))
 }
 
 fn millis(raw: &Raw) -> Result<Millis, Refusal> {

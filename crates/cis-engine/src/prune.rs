@@ -1,0 +1,137 @@
+//! Making room, a chunk at a time: whoever writes the store removes rows, and whoever asked for it removes the files of
+//! what is gone. Killed in between, the next one to prune finds what is left.
+//!
+//! ```text
+//!   Pruning ── request ──► store (a chunk) ── runs of which only files are left ──► Pruning ── removes them ─┐
+//!      ▲                                                                                                     │
+//!      └────────────── says so with its next request, which lets the store forget them ──────────────────────┘
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::RunKey;
+use cis_core::source::Timestamp;
+use cis_store::port::{Bare, Prune, Pruned, RunRef, Store};
+use cis_store::sqlite::{Durability, SqliteStore};
+
+use crate::data_dir::{DataDir, names};
+
+/// A prune under way.
+#[derive(Debug)]
+pub struct Pruning {
+    request: Prune,
+    /// What it has made an end of.
+    pub runs: Vec<RunRef>,
+    /// How much the files held that it has removed.
+    pub bytes: u64,
+    /// Runs whose files cannot be removed, and why.
+    pub stuck: BTreeMap<RunKey, String>,
+}
+
+impl Pruning {
+    pub fn new(request: Prune) -> Self {
+        Self { request, runs: Vec::new(), bytes: 0, stuck: BTreeMap::new() }
+    }
+
+    /// What to ask next.
+    pub fn request(&self) -> Prune {
+        self.request.clone()
+    }
+
+    /// Makes an end of at most so many runs with the next chunk.
+    pub fn limit(&mut self, runs: u32) {
+        self.request.limit = runs;
+    }
+
+    /// Takes in what came of it, and removes files; false when there is nothing more to do.
+    pub fn take(&mut self, data_dir: &DataDir, pruned: Pruned) -> bool {
+        let Pruned { runs, bare, after, more } = pruned;
+        self.runs.extend(runs);
+        self.request.after = after;
+        self.request.cleared.clear();
+        for bare in bare {
+            if self.stuck.contains_key(&bare.run) {
+                continue;
+            }
+            match clear(data_dir, &bare) {
+                Ok(bytes) => {
+                    self.bytes += bytes;
+                    self.request.cleared.push(bare.run);
+                }
+                Err(e) => drop(self.stuck.insert(bare.run, e.to_string())),
+            }
+        }
+        more || !self.request.cleared.is_empty()
+    }
+}
+
+/// Finishes what a prune that was killed left. Only for whoever holds the lock of the directory's coordinator.
+pub(crate) fn finish(data_dir: &DataDir, now: Timestamp) -> Result<(), Refusal> {
+    let unable = |e: io::Error| Refusal::new(ErrorCode::Unavailable, format!("cannot prune: {e}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(unable)?;
+    let store = SqliteStore::open(&data_dir.database(), Durability::Power)?;
+    let mut pruning = Pruning::new(Prune { limit: 0, ..Prune::new(now, 0, now) });
+    while pruning.take(data_dir, runtime.block_on(store.prune(pruning.request()))?) {}
+    store.close();
+    match pruning.stuck.into_values().next() {
+        Some(why) => Err(Refusal::new(ErrorCode::Unavailable, why)),
+        None => Ok(()),
+    }
+}
+
+/// Removes what a run left behind; answers how much that was.
+fn clear(data_dir: &DataDir, bare: &Bare) -> io::Result<u64> {
+    let mut bytes = 0;
+    for path in remains(data_dir, bare) {
+        bytes += size(&path);
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        match removed {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(io::Error::new(e.kind(), format!("`{}`: {e}", path.display())));
+            }
+            _ => {}
+        }
+    }
+    Ok(bytes)
+}
+
+/// Everything outside the database that was a run's.
+fn remains(data_dir: &DataDir, bare: &Bare) -> Vec<PathBuf> {
+    let (key, run_id) = (bare.run.0, bare.run_id);
+    let mut paths = vec![
+        data_dir.logs(key),
+        data_dir.work(run_id),
+        data_dir.context(key),
+        data_dir.context_of_new(run_id),
+    ];
+    let of_run = |name: &String| {
+        let execution = name.split('.').next().and_then(|execution| execution.parse().ok());
+        execution.is_some_and(|execution: i64| (bare.first.0..=bare.last.0).contains(&execution))
+    };
+    paths.extend(
+        names(&data_dir.outputs())
+            .iter()
+            .filter(|name| of_run(name))
+            .map(|name| data_dir.outputs().join(name)),
+    );
+    paths
+}
+
+/// How much room logs take.
+pub(crate) fn logs_size(data_dir: &DataDir) -> u64 {
+    size(&data_dir.all_logs())
+}
+
+/// How much the files below a path hold. What goes meanwhile holds nothing.
+fn size(path: &Path) -> u64 {
+    let Ok(meta) = path.symlink_metadata() else { return 0 };
+    if !meta.is_dir() {
+        return meta.len();
+    }
+    let inside = fs::read_dir(path).into_iter().flatten().flatten();
+    inside.map(|entry| size(&entry.path())).sum()
+}

@@ -1,0 +1,130 @@
+//! Making room without being asked: a node that was told how long runs are kept, or how much room they may take, looks
+//! now and then whether something may go, and prunes it in chunks. Others come in between, so nobody waits for it.
+
+use std::time::Duration;
+
+use cis_core::error::Refusal;
+use cis_core::source::Millis;
+use cis_store::port::Prune;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+use crate::node::Node;
+use crate::prune::{Pruning, logs_size};
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(10 * 60);
+
+/// Between two chunks: most of the time belongs to others.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Runs that go at once where only room counts: not many more than have to.
+const FEW: u32 = 10;
+
+/// How much is kept. Nothing said means everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retention {
+    /// Runs that ended longer ago than this go.
+    pub max_age: Option<Millis>,
+    /// Above this many bytes of database and logs, the oldest runs go.
+    pub max_size: Option<u64>,
+    /// But never the latest so many of each DAG.
+    pub keep: u32,
+}
+
+/// Keeps to it until `leaving` becomes true. What a prune that was killed left is finished first, whatever is kept.
+pub async fn retain(node: Node, retention: Retention, mut leaving: watch::Receiver<bool>) {
+    let keeping = async {
+        loop {
+            if let Err(refusal) = look(&node, retention).await {
+                tracing::warn!("cannot make room: {refusal}");
+            }
+            tokio::time::sleep(EVERY).await;
+        }
+    };
+    tokio::select! {
+        () = keeping => {}
+        _ = leaving.wait_for(|leaving| *leaving) => {}
+    }
+}
+
+async fn look(node: &Node, retention: Retention) -> Result<(), Refusal> {
+    let now = node.now();
+    let mut left = Pruning::new(Prune { limit: 0, ..Prune::new(now, 0, now) });
+    work_off(node, &mut left).await?;
+    if let Some(age) = retention.max_age {
+        let mut old = Pruning::new(Prune::new(now.before(age), retention.keep, now));
+        work_off(node, &mut old).await?;
+        tell(&old, "too old");
+    }
+    if let Some(size) = retention.max_size {
+        shrink(node, size, retention.keep).await?;
+    }
+    Ok(())
+}
+
+/// Prunes the oldest runs until no more than `size` bytes are in use.
+async fn shrink(node: &Node, size: u64, keep: u32) -> Result<(), Refusal> {
+    let now = node.now();
+    let mut pruning = Pruning::new(Prune::new(now, keep, now));
+    let logs = in_thread(node, |node| Ok(logs_size(&node.options().data_dir))).await?;
+    loop {
+        let database = in_thread(node, |node| Ok(node.reader()?.room()?.0)).await?;
+        if database + logs.saturating_sub(pruning.bytes) <= size {
+            break;
+        }
+        let before = pruning.runs.len();
+        pruning.limit(FEW);
+        while pruning.runs.len() == before {
+            if !(chunk(node, &mut pruning).await?) {
+                tracing::warn!("runs that are over are gone, and there is still more than `max_size`");
+                return Ok(());
+            }
+        }
+        pruning.limit(0);
+        work_off(node, &mut pruning).await?;
+    }
+    tell(&pruning, "no room");
+    Ok(())
+}
+
+fn tell(pruning: &Pruning, why: &str) {
+    if !pruning.runs.is_empty() {
+        tracing::info!(runs = pruning.runs.len(), file_bytes = pruning.bytes, why, "pruned");
+    }
+    for why in pruning.stuck.values() {
+        tracing::warn!("files of a pruned run cannot be removed: {why}");
+    }
+}
+
+async fn work_off(node: &Node, pruning: &mut Pruning) -> Result<(), Refusal> {
+    while chunk(node, pruning).await? {
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
+}
+
+/// One chunk, and the files of what it leaves; false when there is nothing more to do.
+async fn chunk(node: &Node, pruning: &mut Pruning) -> Result<bool, Refusal> {
+    let pruned = node.prune(pruning.request()).await?;
+    if pruned.bare.is_empty() {
+        return Ok(pruning.take(&node.options().data_dir, pruned));
+    }
+    let mut taking = std::mem::replace(pruning, Pruning::new(pruning.request()));
+    let (taken, more) = in_thread(node, move |node| {
+        let more = taking.take(&node.options().data_dir, pruned);
+        Ok((taking, more))
+    })
+    .await?;
+    *pruning = taken;
+    Ok(more)
+}
+
+/// Where waiting for the disk keeps nobody else waiting.
+async fn in_thread<T: Send + 'static>(
+    node: &Node,
+    look: impl FnOnce(&Node) -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let node = node.clone();
+    spawn_blocking(move || look(&node)).await.map_err(|_| crate::work::broke_off("making room"))?
+}

@@ -1,0 +1,116 @@
+//! `cis prune`: making room. Whoever coordinates removes rows a chunk at a time, this process removes files.
+
+use std::io::{IsTerminal, stderr};
+
+use cis_core::dag::parse::duration;
+use cis_core::source::Clock;
+use cis_engine::command::{Command, Reply};
+use cis_engine::data_dir::DataDir;
+use cis_engine::doctor::bytes;
+use cis_engine::prune::Pruning;
+use cis_engine::session::Session;
+use cis_engine::system::System;
+use cis_store::port::{Prune, RunRef};
+use cis_store::sqlite::Reader;
+use serde_json::{Value, json};
+
+use super::{Failure, Outcome, Setup, list};
+use crate::cli::PruneArgs;
+use crate::term::table::Cell;
+use crate::term::{Table, face, text};
+
+/// `cis prune`.
+pub(super) fn prune(setup: &Setup, args: &PruneArgs) -> Outcome {
+    setup.only_owner()?;
+    let older_than = duration::from_text(&args.older_than)
+        .map_err(|why| Failure::usage(why).hint("write it as `30d`, `12h` or `1d12h`"))?;
+    let data_dir = setup.data_dir();
+    data_dir.check_used()?;
+    let now = System.now();
+    let request = Prune::new(now.before(older_than), args.keep, now);
+    if args.dry_run {
+        return foretell(setup, &request);
+    }
+    // What free pages there are: by now, and when it is done.
+    let free = |data_dir: &DataDir| Ok::<_, Failure>(Reader::open(&data_dir.database())?.room()?.1);
+    let mut session = Session::open(setup.options()?)?;
+    let before = free(&data_dir)?;
+    let pruned = work_off(setup, &mut session, &data_dir, request);
+    session.close()?;
+    let pruned = pruned?;
+    tell(setup, &pruned, free(&data_dir)?.saturating_sub(before))
+}
+
+fn work_off(
+    setup: &Setup,
+    session: &mut Session,
+    data_dir: &DataDir,
+    request: Prune,
+) -> Result<Pruning, Failure> {
+    let shows = !setup.json && stderr().is_terminal();
+    let mut pruning = Pruning::new(request);
+    loop {
+        let pruned = session.ask(Command::Prune(pruning.request())).and_then(Reply::pruned)?;
+        let more = pruning.take(data_dir, pruned);
+        if shows {
+            anstream::eprint!("\r{} pruned ", text::count(pruning.runs.len(), "run"));
+        }
+        if !more {
+            break;
+        }
+    }
+    if shows {
+        anstream::eprint!("\r\x1b[K");
+    }
+    Ok(pruning)
+}
+
+fn tell(setup: &Setup, pruned: &Pruning, freed: u64) -> Outcome {
+    let stuck: Vec<&String> = pruned.stuck.values().collect();
+    if setup.json {
+        let runs: Vec<Value> = pruned.runs.iter().map(line).collect();
+        let told = json!({"success": true, "dry_run": false, "runs": runs, "file_bytes": pruned.bytes,
+                          "database_bytes": freed, "stuck": stuck});
+        anstream::println!("{told}");
+    } else {
+        let (runs, files) = (text::count(pruned.runs.len(), "run"), bytes(pruned.bytes));
+        anstream::println!(
+            "Pruned {runs}: {files} of files are gone, {} of the database are free for what comes",
+            bytes(freed)
+        );
+        for why in &stuck {
+            anstream::eprintln!("not removed: {}", text::clean(why));
+        }
+        if !stuck.is_empty() {
+            anstream::eprintln!("hint: see to it that they can be, and `cis prune` again");
+        }
+    }
+    Ok(u8::from(!stuck.is_empty()))
+}
+
+/// Says what would go.
+fn foretell(setup: &Setup, request: &Prune) -> Outcome {
+    let runs = setup.reader()?.map_or(Ok(Vec::new()), |reader| reader.prunable(request))?;
+    if setup.json {
+        let runs: Vec<Value> = runs.iter().map(line).collect();
+        anstream::println!("{}", json!({"success": true, "dry_run": true, "runs": runs}));
+        return Ok(0);
+    }
+    let mut table = Table::new(&["RUN", "STATUS"]);
+    for run in &runs {
+        table.row([label(run).into(), Cell::styled(face::run(run.status.word()).label())]);
+    }
+    if !runs.is_empty() {
+        list::print(&table);
+    }
+    anstream::eprintln!("{} would go", text::count(runs.len(), "run"));
+    Ok(0)
+}
+
+fn label(run: &RunRef) -> String {
+    format!("{}#{}", run.dag_id, run.number)
+}
+
+fn line(run: &RunRef) -> Value {
+    json!({"run": label(run), "run_id": run.run_id, "scope": run.scope, "status": run.status})
+}
