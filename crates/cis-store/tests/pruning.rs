@@ -135,6 +135,9 @@ fn above_its_floor_the_log_tells_everything_at_every_moment() {
     let dag = reader.dag("d2", None).unwrap().remove(0);
     assert_eq!((dag.status.as_str(), dag.runs, dag.latest_run), ("confirmed", 1, None));
     assert_eq!(reader.pruned_by_number(dag.key, 1).unwrap().unwrap().run.key, runs[1].key);
+    // What ends later has events before and after those that tell of the others.
+    bed.play();
+    assert_eq!(bed.prune(|| assert_eq!(check::violations(&reader).unwrap(), [""; 0])), [kept.key]);
 }
 
 #[test]

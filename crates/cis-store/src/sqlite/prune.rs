@@ -27,7 +27,7 @@ const RUNS_MAX: u32 = 50;
 /// Runs that may go: over, and old enough (?1), and not of the latest so many of their DAG (?2). Nobody is still to be
 /// told of their end, nothing is still to be done about their tasks, and nobody carries anything over from them.
 const PRUNABLE: &str = "FROM dag_runs r JOIN dags d USING (dag_key)
-     WHERE r.completed_at < ?1 AND r.number <= d.runs - ?2 AND r.tasks_left = 0
+     WHERE r.completed_at < ?1 AND r.number <= d.runs - ?2
        AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.run_key = r.run_key)
        AND NOT EXISTS (SELECT 1 FROM dag_runs c INDEXED BY runs_resuming
                        WHERE c.resumed_from = r.run_key AND c.completed_at IS NULL)
@@ -111,27 +111,31 @@ fn remove_events(tx: &mut Tx<'_>, budget: usize) -> Answer<bool> {
     Ok(true)
 }
 
-/// Removes tasks of one run, `budget` of them; false if none has any left.
+/// Removes `budget` tasks; false if there are none.
 fn remove_tasks(tx: &mut Tx<'_>, budget: usize) -> Answer<bool> {
-    let left: Option<(i64, i64, i64)> = tx
-        .conn
-        .prepare_cached(
-            "SELECT run_key, next_execution, last_execution FROM prunings
-             WHERE next_execution <= last_execution ORDER BY run_key LIMIT 1",
-        )?
-        .query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-        .optional()?;
-    let Some((run, from, last)) = left else { return Ok(false) };
-    let to = last.min(from.saturating_add_unsigned(budget as u64) - 1);
-    for table in ["task_decisions", "notes", "task_executions"] {
+    let (mut left, mut removed) = (i64::try_from(budget).unwrap_or(i64::MAX), false);
+    while let Some((run, from, last)) = next_tasks(tx)?.filter(|_| left > 0) {
+        let to = last.min(from.saturating_add(left - 1));
+        for table in ["task_decisions", "notes", "task_executions"] {
+            tx.conn
+                .prepare_cached(&format!("DELETE FROM {table} WHERE execution_id BETWEEN ?1 AND ?2"))?
+                .execute([from, to])?;
+        }
         tx.conn
-            .prepare_cached(&format!("DELETE FROM {table} WHERE execution_id BETWEEN ?1 AND ?2"))?
-            .execute([from, to])?;
+            .prepare_cached("UPDATE prunings SET next_execution = ?2 + 1 WHERE run_key = ?1")?
+            .execute([run, to])?;
+        (left, removed) = (left - (to + 1 - from), true);
     }
-    tx.conn
-        .prepare_cached("UPDATE prunings SET next_execution = ?2 + 1 WHERE run_key = ?1")?
-        .execute([run, to])?;
-    Ok(true)
+    Ok(removed)
+}
+
+/// The next run that has tasks left: the first of them, and the last.
+fn next_tasks(tx: &Tx<'_>) -> Answer<Option<(i64, i64, i64)>> {
+    let mut statement = tx.conn.prepare_cached(
+        "SELECT run_key, next_execution, last_execution FROM prunings
+         WHERE next_execution <= last_execution ORDER BY run_key LIMIT 1",
+    )?;
+    Ok(statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?)
 }
 
 /// Runs of which nothing is left but files.

@@ -263,6 +263,7 @@ suite! { sqlite, crate::SqliteHome:
         what_is_over_goes_and_is_still_known,
         a_late_word_about_what_is_gone_changes_nothing,
         what_is_needed_stays_until_it_is_not,
+        what_is_still_to_be_done_keeps_a_run,
         the_latest_of_each_dag_can_be_kept,
         a_large_run_goes_in_chunks,
     }

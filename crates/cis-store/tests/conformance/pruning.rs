@@ -98,6 +98,17 @@ pub(crate) fn what_is_needed_stays_until_it_is_not<H: Home>(w: &mut World<H>) {
     assert_eq!(code(w.start(&too_late)), ErrorCode::Gone);
 }
 
+pub(crate) fn what_is_still_to_be_done_keeps_a_run<H: Home>(w: &mut World<H>) {
+    let run = w.go(&one("d"));
+    let claim = w.take_one();
+    w.ask(|store| store.pause_run(run, true, w.now)).unwrap();
+    assert_eq!(w.end(&claim, Ending::Succeeded).ended.len(), 1);
+    // It is over, and a step of its pause is left.
+    assert_eq!(prune(w, 0), []);
+    w.work_off();
+    assert_eq!(prune(w, 0), [run]);
+}
+
 pub(crate) fn the_latest_of_each_dag_can_be_kept<H: Home>(w: &mut World<H>) {
     let mut runs = Vec::new();
     for id in ["d", "e"] {
