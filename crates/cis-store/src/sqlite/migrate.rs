@@ -25,6 +25,10 @@ const MIGRATIONS: &[&str] = &[
 /// Page cache of the writer, in KiB.
 const CACHE_KIB: u32 = 16_000;
 
+/// What the log keeps of its length when it begins anew: far more than it has while nobody reads for long. Somebody who
+/// does, such as a backup, lets it grow by all that is written meanwhile, which would stay.
+pub(super) const LOG_BYTES: u64 = 64 << 20;
+
 /// Opens `file` for writing and brings its schema up to date.
 pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
     // Created for its owner only; SQLite gives its log and index the same mode.
@@ -44,6 +48,7 @@ pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
         "PRAGMA journal_mode = WAL;
          PRAGMA synchronous = {synchronous};
          PRAGMA wal_autocheckpoint = 0;
+         PRAGMA journal_size_limit = {LOG_BYTES};
          PRAGMA cache_size = -{CACHE_KIB};
          PRAGMA foreign_keys = ON;
          PRAGMA temp_store = MEMORY;"

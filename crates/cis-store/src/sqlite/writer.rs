@@ -495,6 +495,35 @@ mod tests {
         assert_ne!(other, first);
     }
 
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_long_reader_lets_the_log_grow_and_it_is_cut_back_after() {
+        use crate::sqlite::migrate::{LOG_BYTES, open, open_read_only};
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("dag.db");
+        let writer =
+            Writer::start(open(&file, Default::default()).unwrap(), Chunks::default(), Reserve::none())
+                .unwrap();
+        let large = |n: u64| {
+            let sql = "INSERT INTO idempotency_keys VALUES ('c', ?1, 'h', printf('%.*c', 1 << 20, 'x'), 0)";
+            writer.call(NOW, move |tx| Ok(tx.conn.execute(sql, [n.to_string()])?))
+        };
+        let length = || std::fs::metadata(dir.path().join("dag.db-wal")).unwrap().len();
+        large(0).await.unwrap();
+        let reader = open_read_only(&file).unwrap();
+        reader.execute_batch("BEGIN; SELECT count(*) FROM idempotency_keys").unwrap();
+        let megabytes = LOG_BYTES >> 20;
+        for n in 1..=megabytes {
+            large(n).await.unwrap();
+        }
+        assert!(length() > LOG_BYTES, "{}", length());
+        drop(reader);
+        // The first is folded back with all that was before it, and the second begins the log anew.
+        large(megabytes + 1).await.unwrap();
+        large(megabytes + 2).await.unwrap();
+        assert_eq!(length(), LOG_BYTES);
+        writer.close();
+    }
+
     /// Whoever waits for a writer that is no more is told so, whichever thread it was.
     #[tokio::test(flavor = "current_thread")]
     async fn a_panic_costs_the_store_and_nobody_waits_for_it() {
