@@ -2,7 +2,6 @@
 
 use std::io::{IsTerminal, stderr};
 
-use cis_core::dag::parse::duration;
 use cis_core::source::Clock;
 use cis_engine::command::{Command, Reply};
 use cis_engine::data_dir::DataDir;
@@ -16,13 +15,14 @@ use serde_json::{Value, json};
 
 use super::{Failure, Outcome, Setup, list};
 use crate::cli::PruneArgs;
+use crate::config::age;
 use crate::term::table::Cell;
 use crate::term::{Table, face, text};
 
 /// `cis prune`.
 pub(super) fn prune(setup: &Setup, args: &PruneArgs) -> Outcome {
     setup.only_owner()?;
-    let older_than = duration::from_text(&args.older_than)
+    let older_than = age(&args.older_than)
         .map_err(|why| Failure::usage(why).hint("write it as `30d`, `12h` or `1d12h`"))?;
     let data_dir = setup.data_dir();
     data_dir.check_used()?;

@@ -32,6 +32,7 @@ use crate::project::MARK;
 use value::{Given, Raw};
 
 pub use notify::{Notify, Secret};
+pub(crate) use value::age;
 
 /// A value and where it came from.
 #[derive(Debug, Clone, PartialEq, Eq)]

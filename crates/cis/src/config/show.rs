@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use cis_core::source::Millis;
 use serde_json::{Value, json};
 
 use super::{Config, Setting, Source};
@@ -41,7 +42,7 @@ pub fn rows(config: &Config) -> Vec<Row> {
         row("node.auth", &config.auth, |auth| json!(auth.word())),
         row("node.pending_for", &config.pending_for, |span| json!(span.to_string())),
         row("node.auto_execute", &config.auto_execute, |truth| json!(truth)),
-        row("retention.max_age", &config.max_age, |age| json!(age.map(|age| age.to_string()))),
+        row("retention.max_age", &config.max_age, |age| json!(age.map(days))),
         row("retention.max_size", &config.max_size, |bytes| json!(bytes.map(size))),
         row("retention.keep", &config.keep, |keep| json!(keep)),
         row("notify.on", &notify.on, |on| on.iter().map(|occasion| occasion.word()).collect()),
@@ -76,6 +77,12 @@ pub fn to_json(config: &Config) -> Value {
         .map(|row| json!({"key": row.key, "value": row.value, "source": row.source.to_string()}))
         .collect();
     json!({"success": true, "settings": settings})
+}
+
+/// `90d`, where it is that many days.
+fn days(age: Millis) -> String {
+    const DAY: u64 = 24 * 60 * 60 * 1_000;
+    if age.0.is_multiple_of(DAY) { format!("{}d", age.0 / DAY) } else { age.to_string() }
 }
 
 /// `10MiB`, in the largest unit that says it exactly.

@@ -79,6 +79,28 @@ fn the_file_is_read_with_the_lines_of_its_values() {
 }
 
 #[test]
+fn everything_is_kept_unless_the_settings_say_otherwise() {
+    let config = House::new("").load();
+    assert_eq!((config.max_age.value, config.max_size.value, config.keep.value), (None, None, 0));
+    let house = House::new("[retention]\nmax_age = \"730d\"\nmax_size = \"10GB\"\nkeep = 3\n");
+    let config = house.load();
+    assert_eq!(config.max_age.value, Some(Millis(730 * 86_400_000)));
+    assert_eq!((config.max_size.value, config.keep.value), (Some(10_000_000_000), 3));
+    let shown = show::table(&config).render(None);
+    let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+    assert!(line("retention.max_age").contains(" 730d "), "{shown}");
+    let wrong = House::new("[retention]\nmax_age = \"0d\"\nmax_size = 0\nkeep = -1\n");
+    assert_eq!(
+        wrong.problems(),
+        [
+            "line 2: retention.max_age: it must last | write it as `\"90d\"` or `\"12h\"`",
+            "line 3: retention.max_size: without any room nothing could be kept | -",
+            "line 4: retention.keep: -1 is not between 0 and 4294967295 | -",
+        ]
+    );
+}
+
+#[test]
 fn flags_beat_the_environment_and_that_beats_the_file() {
     let house = House::new("[dag]\nslots = 2\ngrace = 5\ndurability = \"process\"\n")
         .set("CIS_SLOTS", "3")

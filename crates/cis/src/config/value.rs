@@ -71,9 +71,11 @@ impl Reader<'_> {
     /// How old something may become; by default, as old as it likes.
     pub(super) fn age(&mut self, key: &'static str) -> Setting<Option<Millis>> {
         self.read(key, None, |raw| {
-            let refuse =
-                |why| (ProblemCode::BadDuration, why, Some("write it as `\"90d\"` or `\"12h\"`".to_owned()));
-            match duration::from_text(text(raw)?).map_err(refuse)? {
+            let refuse = |why| {
+                let hint = Some("write it as `\"90d\"` or `\"12h\"`".to_owned());
+                (ProblemCode::BadDuration, why, hint)
+            };
+            match age(text(raw)?).map_err(refuse)? {
                 Millis(0) => Err(refuse("it must last".to_owned())),
                 age => Ok(Some(age)),
             }
@@ -82,11 +84,9 @@ impl Reader<'_> {
 
     /// How much room something may take; by default, as much as it likes.
     pub(super) fn some_size(&mut self, key: &'static str) -> Setting<Option<u64>> {
-        self.read(key, None, |raw| match raw {
-            Raw::Integer(bytes) => {
-                u64::try_from(*bytes).map(Some).map_err(|_| bad("a size cannot be negative"))
-            }
-            other => bytes(text(other)?).map(Some),
+        self.read(key, None, |raw| match room(raw)? {
+            0 => Err(bad("without any room nothing could be kept")),
+            bytes => Ok(Some(bytes)),
         })
     }
 
@@ -128,10 +128,7 @@ impl Reader<'_> {
     }
 
     pub(super) fn size(&mut self, key: &'static str, usual: u64) -> Setting<u64> {
-        self.read(key, usual, |raw| match raw {
-            Raw::Integer(bytes) => u64::try_from(*bytes).map_err(|_| bad("a size cannot be negative")),
-            other => bytes(text(other)?),
-        })
+        self.read(key, usual, room)
     }
 
     pub(super) fn dirs(&mut self, key: &'static str) -> Setting<Vec<PathBuf>> {
@@ -241,6 +238,13 @@ fn text(raw: &Raw) -> Result<&str, Refusal> {
     }
 }
 
+/// How old something may become: a duration, or any number of days.
+pub(crate) fn age(text: &str) -> Result<Millis, String> {
+    const DAY: u64 = 24 * 60 * 60 * 1_000;
+    let days = text.trim().strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
+    days.map_or_else(|| duration::from_text(text), |days| Ok(Millis(u64::from(days) * DAY)))
+}
+
 fn whole(raw: &Raw, min: u32, max: u32) -> Result<u32, Refusal> {
     let number = match raw {
         Raw::Integer(number) => *number,
@@ -274,6 +278,13 @@ fn list(raw: &Raw, separator: char) -> Vec<String> {
         Raw::Text(text) => {
             text.split(separator).map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
         }
+    }
+}
+
+fn room(raw: &Raw) -> Result<u64, Refusal> {
+    match raw {
+        Raw::Integer(bytes) => u64::try_from(*bytes).map_err(|_| bad("a size cannot be negative")),
+        other => bytes(text(other)?),
     }
 }
 
