@@ -121,9 +121,9 @@ fn remains(data_dir: &DataDir, bare: &Bare) -> Vec<PathBuf> {
     paths
 }
 
-/// How much room logs take.
-pub(crate) fn logs_size(data_dir: &DataDir) -> u64 {
-    size(&data_dir.all_logs())
+/// How much room the files of all runs take.
+pub(crate) fn files_size(data_dir: &DataDir) -> u64 {
+    size(&data_dir.all_logs()) + size(&data_dir.all_work())
 }
 
 /// How much the files below a path hold. What goes meanwhile holds nothing.

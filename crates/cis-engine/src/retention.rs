@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use crate::node::Node;
-use crate::prune::{Pruning, logs_size};
+use crate::prune::{Pruning, files_size};
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(10 * 60);
@@ -26,7 +26,7 @@ const FEW: u32 = 10;
 pub struct Retention {
     /// Runs that ended longer ago than this go.
     pub max_age: Option<Millis>,
-    /// Above this many bytes of database and logs, the oldest runs go.
+    /// Above this many bytes of database and files, the oldest runs go.
     pub max_size: Option<u64>,
     /// But never the latest so many of each DAG.
     pub keep: u32,
@@ -67,10 +67,10 @@ async fn look(node: &Node, retention: Retention) -> Result<(), Refusal> {
 async fn shrink(node: &Node, size: u64, keep: u32) -> Result<(), Refusal> {
     let now = node.now();
     let mut pruning = Pruning::new(Prune::new(now, keep, now));
-    let logs = in_thread(node, |node| Ok(logs_size(&node.options().data_dir))).await?;
+    let files = in_thread(node, |node| Ok(files_size(&node.options().data_dir))).await?;
     loop {
         let database = in_thread(node, |node| Ok(node.reader()?.room()?.0)).await?;
-        if database + logs.saturating_sub(pruning.bytes) <= size {
+        if database + files.saturating_sub(pruning.bytes) <= size {
             break;
         }
         let before = pruning.runs.len();

@@ -7,7 +7,7 @@ use cis_core::id::{RunId, RunKey};
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use cis_runner::protocol::{AttemptKey, ToRunner};
-use cis_store::port::{Approve, Approved, Once, Publish, RunRef, Settle, StartRun, StopRun, Store};
+use cis_store::port::{Approve, Approved, Once, Prune, Publish, RunRef, Settle, StartRun, StopRun, Store};
 
 use super::handle::{Ask, News, Owner};
 use super::{Coordinator, LOOK_AGAIN};
@@ -100,7 +100,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 self.approve(*request).await.map(|once| Reply::Approved(Box::new(once)))
             }
             Command::Prune(request) => {
-                let pruned = self.store.prune(request).await?;
+                let pruned = self.store.prune(Prune { now, ..request }).await?;
                 self.changes.send_modify(|changes| changes.commits += 1);
                 Ok(Reply::Pruned(pruned))
             }

@@ -113,12 +113,11 @@ fn half_pruned(
     if left == 0 || hand.works {
         return Ok((Vec::new(), Vec::new()));
     }
+    let left = format!("runs that were pruned and are not all gone: {left}");
     Ok(match hand.free.then(|| prune::finish(data_dir, System.now())) {
-        Some(Ok(())) => (Vec::new(), vec![format!("finished pruning, of which {left} runs were left")]),
-        Some(Err(e)) => {
-            (vec![format!("{left} runs are not all gone, though they were pruned: {e}")], Vec::new())
-        }
-        None => (vec![format!("{left} runs are not all gone, though they were pruned")], Vec::new()),
+        Some(Ok(())) => (Vec::new(), vec![format!("{left}; now they are")]),
+        Some(Err(e)) => (vec![format!("{left}: {e}")], Vec::new()),
+        None => (vec![left], Vec::new()),
     })
 }
 
