@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use cis_core::dag::{self, Defaults, Format};
 use cis_core::source::{BootTime, Clock, Random};
 use cis_runner::frame;
-use cis_runner::protocol::{FromRunner, PROTOCOL};
+use cis_runner::protocol::{FromRunner, OLDEST, PROTOCOL};
 use cis_store::port::{ClaimWork, Publish, Settle, StartRun};
 use cis_store::sqlite::SqliteStore;
 use serde_json::Map;
@@ -68,7 +68,7 @@ impl Machine for Forgetful {
     async fn reach_runner(&self, _: &Path, _: &Path) -> io::Result<DuplexStream> {
         let (ours, mut theirs) = tokio::io::duplex(PIPE_BYTES);
         let (boot_id, attempts) = (self.boot.to_owned(), Vec::new());
-        let welcome = FromRunner::Welcome { protocol: PROTOCOL, boot_id, pid: 1, attempts };
+        let welcome = FromRunner::Welcome { protocol: PROTOCOL, oldest: OLDEST, boot_id, pid: 1, attempts };
         theirs.write_all(&frame::encode(&welcome).map_err(io::Error::other)?).await?;
         self.runner.lock().unwrap().push(theirs);
         Ok(ours)

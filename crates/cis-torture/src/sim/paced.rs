@@ -8,8 +8,8 @@ use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_store::Store;
 use cis_store::port::{
     Advance, Advanced, Answer, Approve, Approved, Boot, ClaimWork, Conclude, Concluded, Decide, Decided,
-    Heartbeat, Held, Holding, NewToken, Once, Opening, Progress, Publish, Published, RunRef, Settle, Settled,
-    StartRun, Started, StopRun, StoreError, Swept, Tried, Worked,
+    Heartbeat, Held, Holding, NewToken, Once, Opening, Progress, Prune, Pruned, Publish, Published, RunRef,
+    Settle, Settled, StartRun, Started, StopRun, StoreError, Swept, Tried, Worked,
 };
 use cis_store::sqlite::SqliteStore;
 
@@ -60,4 +60,5 @@ paced! {
     revoke_token(token_id: String, now: Timestamp) -> bool;
     settle_notice(of: Position, way: Way, tried: Tried, now: Timestamp) -> ();
     note_started(started: Vec<Started>) -> ();
+    prune(request: Prune) -> Pruned;
 }

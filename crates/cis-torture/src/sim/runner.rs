@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use cis_runner::frame::{self, Decoder};
 use cis_runner::protocol::{
-    AttemptKey, Ended, FromRunner, Known, KnownState, LogSummary, Outcome, PROTOCOL, STARTED_AFTER_MS, Start,
-    ToRunner,
+    AttemptKey, Ended, FromRunner, Known, KnownState, LogSummary, OLDEST, Outcome, PROTOCOL,
+    STARTED_AFTER_MS, Start, ToRunner,
 };
 
 use super::judge::Judge;
@@ -218,7 +218,7 @@ impl Runner {
         };
         let attempts = self.known.iter().map(known).collect();
         let boot_id = cis_engine::machine::Machine::boot_id(machine);
-        self.say(id, FromRunner::Welcome { protocol: PROTOCOL, boot_id, pid: 1, attempts });
+        self.say(id, FromRunner::Welcome { protocol: PROTOCOL, oldest: OLDEST, boot_id, pid: 1, attempts });
         let ended = self.known.values().filter_map(|place| match place {
             Place::Ended(ended) => Some(FromRunner::Ended(ended.clone())),
             _ => None,
@@ -439,6 +439,7 @@ fn told(message: &FromRunner) -> String {
     match message {
         FromRunner::Welcome { attempts, .. } => format!("Welcome, {} known", attempts.len()),
         FromRunner::Refused { epoch } => format!("Refused, {epoch} is here"),
+        FromRunner::Unfit { protocol, .. } => format!("Unfit, it speaks {protocol}"),
         FromRunner::Started { key, .. } => format!("Started {}", name(*key)),
         FromRunner::Ended(ended) => format!("Ended {} {:?}", name(ended.key), ended.outcome),
     }
