@@ -373,7 +373,7 @@ fn a_node_that_is_killed_goes_on_where_it_was() {
     assert_eq!((&told["status"], &told["run_id"]), (&json!("completed"), &run));
     assert_eq!(told["tasks"][0]["attempt"], 1);
     // A port that is taken is said as such, and costs nobody anything.
-    let taken = node.cis(["node", "start", "--bind", &again.client.address]);
+    let taken = Node::new().cis(["node", "start", "--bind", &again.client.address]);
     assert!(taken.err.contains("another program listens there"), "{}", taken.err);
     again.running.signal(Signal::INT);
     again.running.wait().code(0);
