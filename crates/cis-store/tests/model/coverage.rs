@@ -51,7 +51,7 @@ pub(crate) enum Reached {
 
 impl Reached {
     /// What a store with chunks of the usual size must reach.
-    pub(crate) const WHOLE: [Self; 34] = [
+    pub(crate) const WHOLE: [Self; 32] = [
         Self::Retry,
         Self::FreeTry,
         Self::Skip,
@@ -84,9 +84,10 @@ impl Reached {
         Self::RunCancelled,
         Self::RunTimedOut,
         Self::Pruned,
-        Self::KeptForAnother,
-        Self::AskedOfPruned,
     ];
+
+    /// What takes a long sequence: a run, its end, perhaps another that carries it on and is under way, a prune, and more.
+    pub(crate) const LONG: [Self; 2] = [Self::KeptForAnother, Self::AskedOfPruned];
 
     /// What a store in tiny chunks must reach.
     pub(crate) const CHOPPED: [Self; 16] = [

@@ -30,7 +30,7 @@ use model::Model;
 use real::Real;
 
 /// A thing that is reached less often than this in all sequences of a test is not really tested.
-const OFTEN: usize = 5;
+const OFTEN: usize = 3;
 
 /// Commands for a store with chunks of the usual size, in which what is small is done at once.
 struct Whole;
@@ -136,7 +136,7 @@ fn short_sequences() {
 
 #[test]
 fn long_sequences() {
-    compare::<Whole>(600, 30..45, &Reached::WHOLE);
+    compare::<Whole>(600, 30..45, &[&Reached::WHOLE[..], &Reached::LONG].concat());
 }
 
 #[test]
