@@ -157,6 +157,10 @@ impl Lines {
             while let Some(piece) = self.queue.front().copied() {
                 let lines = self.read(piece)?;
                 if !lines.is_empty() {
+                    // Much may happen while they are told: it is quiet only if a look after that finds nothing.
+                    if matches!(self.stage, Stage::Rest) {
+                        self.stage = Stage::Again;
+                    }
                     return Ok(Next::Lines(lines));
                 }
             }
