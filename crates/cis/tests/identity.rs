@@ -169,7 +169,8 @@ fn an_agent_has_a_token_of_its_own_while_it_runs() {
 
     // However it ends, and whoever ends it.
     let run = |args: &[&str]| node.spawn([["agent", "run", "builder", "--"].as_slice(), args].concat());
-    let mut told = run(&["sh", "-c", "trap 'kill -KILL $!; exit 9' TERM; sleep 1000 & echo $CIS_TOKEN; wait"]);
+    let mut told =
+        run(&["sh", "-c", "trap 'kill -KILL $!; exit 9' TERM; sleep 1000 & echo $CIS_TOKEN; wait"]);
     let client = up.client.with(told.until("cis_").trim());
     assert_eq!(client.get("/api/v1/whoami").status, 200);
     told.signal(Signal::TERM);
