@@ -22,6 +22,9 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0008_prune.sql"),
 ];
 
+/// What they make of an empty file. Said at once it takes a fifth of the time.
+const WHOLE: &str = include_str!("schema/whole.sql");
+
 /// Page cache of the writer, in KiB.
 const CACHE_KIB: u32 = 16_000;
 
@@ -98,13 +101,18 @@ pub(super) fn migrate(conn: &mut Connection) -> Answer<()> {
             MIGRATIONS.len()
         )));
     }
-    for (index, sql) in MIGRATIONS.iter().enumerate().skip(applied) {
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        tx.execute_batch(sql)?;
-        tx.pragma_update(None, "user_version", index + 1)?;
-        tx.commit()?;
+    if applied == 0 {
+        return apply(conn, WHOLE, MIGRATIONS.len());
     }
-    Ok(())
+    let left = MIGRATIONS.iter().enumerate().skip(applied);
+    left.map(|(index, sql)| apply(conn, sql, index + 1)).collect()
+}
+
+fn apply(conn: &mut Connection, sql: &str, version: usize) -> Answer<()> {
+    let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    tx.execute_batch(sql)?;
+    tx.pragma_update(None, "user_version", version)?;
+    Ok(tx.commit()?)
 }
 
 fn version(conn: &Connection) -> Answer<usize> {

@@ -1,3 +1,4 @@
+-- What all migrations together make of an empty file, as SQLite itself writes it down: a new file begins with it.
 CREATE TABLE counters (
     name  TEXT PRIMARY KEY,
     value INTEGER NOT NULL
@@ -248,3 +249,5 @@ CREATE INDEX tasks_live ON task_executions (run_key) WHERE status IN ('running',
 CREATE INDEX tasks_queue_due ON task_executions (queue_deadline)
     WHERE status = 'ready' AND queue_deadline IS NOT NULL;
 CREATE INDEX tasks_waiting ON task_executions (answer_deadline) WHERE status = 'waiting';
+
+INSERT INTO counters VALUES ('coordinator_epoch', 0), ('next_execution', 1), ('log_floor', 0);
