@@ -382,3 +382,53 @@ impl Out<'_> {
         self.lines
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::{KINDS, tests};
+    use crate::report;
+    use cis_core::id::RunKey;
+    use cis_core::source::BootTime;
+    use cis_runner::protocol::{AttemptKey, Ended, LogSummary, Outcome};
+    use cis_store::port::{Advance, Boot, Claim, Store};
+    use cis_store::sqlite::{Durability, SqliteStore};
+
+    /// Whoever waits for the next change after it was quiet would wait for ever, if the last one came before that.
+    #[tokio::test(flavor = "current_thread")]
+    async fn it_is_not_quiet_if_the_run_ended_while_lines_were_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("dag.db");
+        let store = SqliteStore::open(&file, Durability::Process).unwrap();
+        tests::run(&store, "command = 'true'").await;
+        let now = Timestamp(2);
+        let epoch = store.open_epoch(now, Boot { id: "one".into(), now: BootTime(1) }).await.unwrap().epoch;
+        let (holder, kinds, capabilities) = ("local".to_owned(), KINDS.to_vec(), Vec::new());
+        let claim = Some(Claim { epoch, holder, limit: 1, kinds, scopes: None, capabilities });
+        let advanced = store.advance(Advance { reports: Vec::new(), claim, now }).await.unwrap();
+        let claimed = &advanced.claimed[0];
+        let (execution, fence) = (claimed.execution.0, claimed.fence.0);
+
+        let reader = Reader::open(&file).unwrap();
+        let of = reader.run(RunKey(1)).unwrap().unwrap();
+        let data_dir = DataDir::create(dir.path()).unwrap();
+        let path = data_dir.log(of.key.0, execution, 1);
+        let print = |offset: u64, text: &str| {
+            let (stream, bytes) = (Stream::Stdout, text.as_bytes().to_vec());
+            log::append(&path, 1 << 20, &log::Record { stream, at_ms: 1, offset, bytes }).unwrap();
+        };
+        let wanted = Wanted { follow: true, ..Wanted::default() };
+        let mut lines = Lines::open(&reader, data_dir, of, wanted).unwrap();
+        print(0, "one\n");
+        assert!(matches!(lines.next(&reader).unwrap(), Next::Lines(told) if told[0].text == "one"));
+        assert!(matches!(lines.next(&reader).unwrap(), Next::Quiet));
+        print(4, "two\n");
+        assert!(matches!(lines.next(&reader).unwrap(), Next::Lines(told) if told[0].text == "two"));
+        let (key, outcome) = (AttemptKey { execution, fence }, Outcome::Exited { code: 0 });
+        let log = LogSummary { bytes: 8, ..LogSummary::default() };
+        let ended = Ended { key, outcome, started_ms: 1, ended_ms: 2, log, outputs: None };
+        let reports = vec![report::report(ended, Some(claimed), 0)];
+        store.advance(Advance { reports, claim: None, now }).await.unwrap();
+        assert!(matches!(lines.next(&reader).unwrap(), Next::Over));
+    }
+}

@@ -20,7 +20,7 @@ mod attempts;
 mod commands;
 pub mod handle;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;

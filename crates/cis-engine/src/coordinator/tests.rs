@@ -80,8 +80,10 @@ async fn coordinator(
     root: &Path,
     boot: &'static str,
 ) -> (Coordinator<SqliteStore, Forgetful>, Handle) {
+    let data_dir = DataDir::create(root).unwrap();
+    Context::of_node(&[], &[], Vec::new()).save(&data_dir.node_context(), Durability::Process).unwrap();
     let options = Options {
-        data_dir: DataDir::create(root).unwrap(),
+        data_dir,
         exe: "/nowhere".into(),
         config: None,
         slots: 1,
@@ -94,7 +96,7 @@ async fn coordinator(
 }
 
 /// A run with this one task.
-async fn run(store: &SqliteStore, task: &str) {
+pub(crate) async fn run(store: &SqliteStore, task: &str) {
     let text = format!("dag_id = 'd'\ntasks = [{{ id = 't', {task} }}]");
     let dag = dag::parse(text.as_bytes(), Format::Toml, &Defaults::default()).unwrap().dag;
     let (now, by, content_hash) = (Timestamp(1), "ann".to_owned(), dag::content_hash(&dag).to_string());
@@ -134,9 +136,6 @@ async fn what_a_restart_cut_short_does_not_start_again_though_the_first_coordina
     let dir = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(&dir.path().join("dag.db"), Durability::Process).unwrap();
     let (mut before, _) = coordinator(&store, dir.path(), "one").await;
-    Context::of_node(&[], &[], Vec::new())
-        .save(&before.options.data_dir.node_context(), Durability::Process)
-        .unwrap();
     run(&store, "command = 'true'").await;
     before.step(Timestamp(2)).await.unwrap();
     assert_eq!(before.flying.len(), 1, "it was handed to the runner, which may have started it");
