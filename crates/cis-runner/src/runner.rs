@@ -24,9 +24,10 @@ use crate::remnant::Remnants;
 use crate::spawn::{Context, Spawner};
 use crate::stray::Strays;
 
-/// With so many attempts waiting for a slot, outcomes may be held for [`HOLD_NS`]: nothing starts later for it.
+/// With so many attempts waiting for a slot, outcomes may be held for [`HOLD_NS`]: nothing starts later for it. Nobody
+/// who watches sees the delay; after 4 ms instead, W3 took 1.34 times as long as ninja instead of 1.26.
 const HOLD_WHILE_QUEUED: usize = 1;
-const HOLD_NS: u64 = 4 * NS_PER_MS;
+const HOLD_NS: u64 = 20 * NS_PER_MS;
 
 /// Before the journal is tried again on a disk that is full. Until then nothing is started: what a killed runner left
 /// could not be found.
