@@ -69,7 +69,9 @@ impl World {
     /// Lives one world in `dir`, and says what came of it.
     pub(super) fn live(seed: u64, dir: &Path) -> anyhow::Result<Verdict> {
         let mut world = Self::begin(seed, dir)?;
-        for _ in 0..STEPS {
+        let mut steps = 0..STEPS;
+        // What follows on something wrong tells nothing more, and hides how it came to it.
+        while world.judge.wrong.is_empty() && steps.next().is_some() {
             world.step()?;
         }
         world.come_to_an_end()?;
@@ -406,6 +408,9 @@ impl World {
         self.machine.settle_down();
         let (mut quiet, mut calm_for) = (0, 0);
         for round in 0..ROUNDS_MAX {
+            if !self.judge.wrong.is_empty() {
+                return Ok(());
+            }
             let told = self.trace.len();
             self.everybody()?;
             quiet = if self.trace.len() > told { 0 } else { quiet + 1 };
@@ -418,9 +423,6 @@ impl World {
             if round % 32 == 31 && calm_for > 300_000 {
                 let now = self.moment();
                 self.judge.look_for_frozen(&self.rows, now)?;
-                if !self.judge.wrong.is_empty() {
-                    return Ok(());
-                }
             }
         }
         Ok(())
