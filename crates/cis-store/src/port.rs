@@ -131,8 +131,14 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Answer<bool>> + Send;
     /// Does one bounded chunk of the large steps that are under way.
     fn work(&self, now: Timestamp) -> impl Future<Output = Answer<Worked>> + Send;
-    /// Does what has become due: backoffs over, timeouts, leases that ran out, expiries.
-    fn sweep(&self, now: Timestamp, since_boot: BootTime) -> impl Future<Output = Answer<Swept>> + Send;
+    /// Does what has become due: backoffs over, timeouts, leases that ran out, expiries. Refused to a coordinator whose
+    /// life is over: it may have looked at its clocks long ago.
+    fn sweep(
+        &self,
+        epoch: Epoch,
+        now: Timestamp,
+        since_boot: BootTime,
+    ) -> impl Future<Output = Answer<Swept>> + Send;
     /// Removes one bounded chunk of runs that are over and that nothing needs any more.
     fn prune(&self, request: Prune) -> impl Future<Output = Answer<Pruned>> + Send;
     /// Lets somebody call.

@@ -231,7 +231,7 @@ impl Life {
     /// Works off large steps, and what is due.
     async fn keep_up(&mut self) -> Answer<()> {
         while self.store.work(self.now).await?.more {}
-        self.store.sweep(self.now, BootTime(self.now.0)).await?;
+        self.store.sweep(self.epoch, self.now, BootTime(self.now.0)).await?;
         Ok(())
     }
 

@@ -335,7 +335,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         } else if self.more_work {
             self.work(now).await?;
         } else if due {
-            let swept = self.store.sweep(now, self.machine.since_boot()).await?;
+            let swept = self.store.sweep(self.epoch, now, self.machine.since_boot()).await?;
             self.next_due = swept.next_due;
             self.more_work |= swept.more_work;
             self.poke = true;

@@ -104,8 +104,8 @@ pub(super) fn migrate(conn: &mut Connection) -> Answer<()> {
     if applied == 0 {
         return apply(conn, WHOLE, MIGRATIONS.len());
     }
-    let left = MIGRATIONS.iter().enumerate().skip(applied);
-    left.map(|(index, sql)| apply(conn, sql, index + 1)).collect()
+    let mut left = MIGRATIONS.iter().enumerate().skip(applied);
+    left.try_for_each(|(index, sql)| apply(conn, sql, index + 1))
 }
 
 fn apply(conn: &mut Connection, sql: &str, version: usize) -> Answer<()> {

@@ -68,7 +68,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use cis_core::error::Refusal;
-use cis_core::id::{Position, RunKey, Scope};
+use cis_core::id::{Epoch, Position, RunKey, Scope};
 use cis_core::notice::{Wanted, Way};
 use cis_core::run::RunStatus;
 use cis_core::source::{BootTime, Millis, Timestamp};
@@ -257,8 +257,8 @@ impl Store for SqliteStore {
         self.writer.call(now, steps::work).await
     }
 
-    async fn sweep(&self, now: Timestamp, since_boot: BootTime) -> Answer<Swept> {
-        self.writer.call(now, move |tx| sweep::sweep(tx, since_boot)).await
+    async fn sweep(&self, epoch: Epoch, now: Timestamp, since_boot: BootTime) -> Answer<Swept> {
+        self.writer.call(now, move |tx| sweep::sweep(tx, epoch, since_boot)).await
     }
 
     async fn prune(&self, request: Prune) -> Answer<Pruned> {

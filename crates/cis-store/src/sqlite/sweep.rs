@@ -1,7 +1,7 @@
 //! What becomes due: backoffs that are over, tasks and runs that waited or ran too long, questions and requests nobody
 //! decided about. Each has an index of its own that holds only what is still waiting, so a sweep costs what it does.
 
-use cis_core::id::{ExecutionId, RunKey, Version};
+use cis_core::id::{Epoch, ExecutionId, RunKey, Version};
 use cis_core::run::StopReason;
 use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::{TaskMove, TaskStatus};
@@ -9,14 +9,15 @@ use rusqlite::params;
 
 use super::tasks::{self, TaskRow};
 use super::tx::Tx;
-use super::{approvals, definitions, keys, leases, runs, steps};
+use super::{approvals, claim, definitions, keys, leases, runs, steps};
 use crate::port::{Answer, Swept};
 
 /// Due things handled per sweep; if there are more, the next sweep is due at once.
 const SWEEP_MAX: usize = 500;
 
 /// See [`crate::Store::sweep`].
-pub(super) fn sweep(tx: &mut Tx<'_>, since_boot: BootTime) -> Answer<Swept> {
+pub(super) fn sweep(tx: &mut Tx<'_>, epoch: Epoch, since_boot: BootTime) -> Answer<Swept> {
+    claim::check_epoch(tx, epoch)?;
     end_backoffs(tx)?;
     leases::expire(tx, since_boot)?;
     time_out_waiting_tasks(tx)?;

@@ -3,7 +3,9 @@
 use cis_core::error::ErrorCode;
 use cis_core::id::Epoch;
 use cis_core::run::StopReason;
+use cis_core::source::{BootTime, Millis};
 use cis_core::task::TaskStatus;
+use cis_store::Store;
 use cis_store::port::{Claim, Ending, Recorded};
 use serde_json::json;
 
@@ -42,6 +44,19 @@ pub(crate) fn an_old_life_may_claim_no_more<H: Home>(w: &mut World<H>) {
     w.go(&dag("d", vec![task("a", &[])]));
     assert_eq!(code(w.advance(Vec::new(), Some(old))), ErrorCode::LeaseExpired);
     assert_eq!(names(&w.take(9)), ["a"]);
+}
+
+/// Found by the simulation: it had looked at the clock before somebody set that back.
+pub(crate) fn an_old_life_calls_nothing_overdue<H: Home>(w: &mut World<H>) {
+    let mut waits = dag("d", vec![task("a", &[])]);
+    waits.timeout = Some(Millis(60_000));
+    let run = w.go(&waits);
+    w.take_one();
+    let (old, later) = (w.epoch, w.now.after(Millis(3_600_000)));
+    w.opening();
+    let swept = w.ask(|store| store.sweep(old, later, BootTime(later.0)));
+    assert_eq!(code(swept), ErrorCode::LeaseExpired);
+    assert_eq!(w.story(run), "running: running");
 }
 
 pub(crate) fn nobody_claims_before_a_life_begins<H: Home>(w: &mut World<H>) {

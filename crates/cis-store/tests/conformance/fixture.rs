@@ -207,7 +207,7 @@ impl<H: Home> World<H> {
     /// Lets time pass, then does what is due.
     pub(crate) fn sweep_after(&mut self, ms: i64) -> Swept {
         self.now = Timestamp(self.now.0 + ms);
-        self.ask(|store| store.sweep(self.now, BootTime(self.now.0))).expect("swept")
+        self.ask(|store| store.sweep(self.epoch, self.now, BootTime(self.now.0))).expect("swept")
     }
 
     pub(crate) fn look(&self, run: RunKey) -> Sight {

@@ -284,9 +284,9 @@ pub(crate) fn leases_outlive_a_restart_and_begin_anew_after_a_boot<H: Home>(w: &
     w.reopen_quietly();
     later(w, 100_000);
     let boot = Boot { id: Arc::from("the next boot"), now: BootTime(7) };
-    w.ask(|store| store.open_epoch(w.now, boot.clone())).unwrap();
+    w.epoch = w.ask(|store| store.open_epoch(w.now, boot.clone())).unwrap().epoch;
     let sweep = |w: &World<H>, since_boot| {
-        w.ask(|store| store.sweep(w.now, BootTime(since_boot))).unwrap();
+        w.ask(|store| store.sweep(w.epoch, w.now, BootTime(since_boot))).unwrap();
         w.story(run)
     };
     assert_eq!(sweep(w, 10_006), "running: running");

@@ -270,6 +270,7 @@ suite! { sqlite, crate::SqliteHome:
     epochs {
         a_new_life_finds_what_is_live,
         an_old_life_may_claim_no_more,
+        an_old_life_calls_nothing_overdue,
         nobody_claims_before_a_life_begins,
         fences_grow_across_lives,
     }

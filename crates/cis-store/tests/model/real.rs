@@ -122,7 +122,7 @@ impl Real {
             Command::Work => self.work(now),
             Command::Pass(_) => Ok(Answer::Nothing),
             Command::Sweep => {
-                self.ask(|store| store.sweep(now, BootTime(now.0))).map(|swept| Answer::Swept {
+                self.ask(|store| store.sweep(self.epoch, now, BootTime(now.0))).map(|swept| Answer::Swept {
                     ended: self.ended(&swept.ended),
                     next_due: swept.next_due,
                     more_work: swept.more_work,

@@ -1,7 +1,7 @@
 //! The real store, but whoever uses it may be held up before an operation is asked for, and before its answer is heard. So
 //! others act in between, and a coordinator can be killed there; one that is not killed but replaced writes late.
 
-use cis_core::id::{Position, RunKey, Scope};
+use cis_core::id::{Epoch, Position, RunKey, Scope};
 use cis_core::notice::Way;
 use cis_core::run::RunStatus;
 use cis_core::source::{BootTime, Millis, Timestamp};
@@ -55,7 +55,7 @@ paced! {
     pause_run(run: RunKey, paused: bool, now: Timestamp) -> RunStatus;
     pause_scope(scope: Scope, paused: bool, now: Timestamp) -> bool;
     work(now: Timestamp) -> Worked;
-    sweep(now: Timestamp, since_boot: BootTime) -> Swept;
+    sweep(epoch: Epoch, now: Timestamp, since_boot: BootTime) -> Swept;
     create_token(token: NewToken) -> ();
     revoke_token(token_id: String, now: Timestamp) -> bool;
     settle_notice(of: Position, way: Way, tried: Tried, now: Timestamp) -> ();
