@@ -291,7 +291,8 @@ pub(crate) fn leases_outlive_a_restart_and_begin_anew_after_a_boot<H: Home>(w: &
     };
     assert_eq!(sweep(w, 10_006), "running: running");
     // Once per boot: coordinators that come and go keep nobody's lease alive.
-    w.ask(|store| store.open_epoch(w.now, Boot { now: BootTime(9_000), ..boot })).unwrap();
+    let later_on = Boot { now: BootTime(9_000), ..boot };
+    w.epoch = w.ask(|store| store.open_epoch(w.now, later_on)).unwrap().epoch;
     assert_eq!(sweep(w, 10_007), "running: ready");
 }
 
