@@ -1,18 +1,20 @@
 //! Mixed load and no blows: what grows that should not, and who gets into whose way. Beside the clients of a storm there is
 //! somebody who looks at the database for seconds on end, somebody who follows everything that happens, and somebody who
-//! makes backups.
+//! makes backups. None of them waits for another: what is seen while a backup is made counts like the rest.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rusqlite::{Connection, OpenFlags};
 
-use super::clock::pause;
+use super::clock::{Stopwatch, pause};
 use super::record::{Answer, Entry};
 use super::storm::{SLOTS, judge, with_clients};
 use super::victim::Victim;
@@ -25,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Somebody reads from one snapshot for so many looks, and lets go for one.
 const READ_FOR: usize = 5;
 
-/// Looks from one backup to the next.
+/// Looks from one backup to the next, unless that one is still being made.
 const BACKUP_EVERY: usize = 30;
 
 /// The log of the database may grow to this size.
@@ -42,7 +44,7 @@ const MEMORY_MAX: u64 = 110;
 struct Seen {
     log_bytes: Vec<u64>,
     memory_kib: Vec<u64>,
-    backups: usize,
+    backups_ms: Vec<u64>,
     followed_bytes: u64,
 }
 
@@ -69,7 +71,7 @@ fn look_on(victim: &mut Victim, goes_on: impl Fn(u64) -> bool) -> Result<Seen> {
     let followed = AtomicU64::new(0);
     let follower = follow(victim)?;
     let end = follower.try_clone()?;
-    let mut seen = std::thread::scope(|scope| {
+    let mut seen = thread::scope(|scope| {
         scope.spawn(|| drain(follower, &followed));
         let seen = looks(victim, goes_on);
         // Ends the follower as well.
@@ -81,10 +83,12 @@ fn look_on(victim: &mut Victim, goes_on: impl Fn(u64) -> bool) -> Result<Seen> {
 }
 
 fn looks(victim: &mut Victim, goes_on: impl Fn(u64) -> bool) -> Result<Seen> {
-    let (mut seen, mut reading) = (Seen::default(), None);
+    let (mut seen, mut reading, mut backup) = (Seen::default(), None, None);
     let database = victim.data().join("dag.db");
     for look in 0.. {
-        if !goes_on(look as u64) {
+        let is_over = !goes_on(look as u64);
+        // The last backup is looked at to its end.
+        if is_over && backup.is_none() {
             break;
         }
         pause(LOOK_EVERY);
@@ -96,15 +100,29 @@ fn looks(victim: &mut Victim, goes_on: impl Fn(u64) -> bool) -> Result<Seen> {
             READ_FOR => reading = None,
             _ => {}
         }
-        if look % BACKUP_EVERY == BACKUP_EVERY / 2 {
+        if let Some(made) = backup.take_if(|backup: &mut JoinHandle<_>| backup.is_finished()) {
+            seen.backups_ms.push(made.join().map_err(|_| anyhow!("whoever made a backup panicked"))??);
+        }
+        if look % BACKUP_EVERY == BACKUP_EVERY / 2 && backup.is_none() && !is_over {
             let file = victim.path(&format!("backup-{look}.db"));
-            ensure!(victim.cis(&["backup"], &file)?, "a backup failed");
-            fs::remove_file(file)?;
-            seen.backups += 1;
+            backup = Some(back_up(victim.cis(&["backup"], &file), file));
         }
     }
     drop(reading);
     Ok(seen)
+}
+
+/// Makes a backup beside everything else, and removes it. Answers how many milliseconds it took.
+fn back_up(mut cis: Command, file: PathBuf) -> JoinHandle<Result<u64>> {
+    thread::spawn(move || {
+        let watch = Stopwatch::start();
+        let done = cis.output()?;
+        let took = watch.elapsed();
+        let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+        ensure!(done.status.success(), "a backup failed, {}:\n{}", done.status, said.trim_end());
+        fs::remove_file(file)?;
+        Ok(u64::try_from(took.as_millis())?)
+    })
 }
 
 /// A reader that keeps seeing what was there when it came: the log cannot be begun anew while it is there.
@@ -184,7 +202,8 @@ fn told(seen: &Seen, requests: usize, runs: usize) -> Finding {
     count(&mut finding, "seconds", seen.log_bytes.len());
     count(&mut finding, "requests", requests);
     count(&mut finding, "runs", runs);
-    count(&mut finding, "backups", seen.backups);
+    count(&mut finding, "backups", seen.backups_ms.len());
+    count(&mut finding, "ms of the slowest backup", most(&seen.backups_ms));
     count(&mut finding, "bytes of events followed", most(&[seen.followed_bytes]));
     count(&mut finding, "KiB of log, at most", most(&seen.log_bytes) >> 10);
     let third = seen.memory_kib.len() / 3;
@@ -208,6 +227,14 @@ mod tests {
         let log_bytes = vec![LOG_BYTES_MAX + 1];
         assert_eq!(wrong_with(&Seen { log_bytes, ..seen(vec![100; 200]) }).len(), 1);
         assert_eq!(wrong_with(&Seen { followed_bytes: 0, ..seen(vec![100; 200]) }).len(), 1);
+    }
+
+    #[test]
+    fn a_backup_that_fails_is_heard_of() {
+        let mut fails = Command::new("sh");
+        fails.args(["-c", "echo no room >&2; exit 3"]);
+        let problem = back_up(fails, PathBuf::from("none")).join().unwrap().unwrap_err().to_string();
+        assert!(problem.contains("status: 3") && problem.contains("no room"), "{problem}");
     }
 
     #[test]

@@ -273,11 +273,12 @@ impl Victim {
         Ok(self.child.as_ref().context("the node is down")?.id())
     }
 
-    /// Does a command about the node's data directory and this file go well?
-    pub(super) fn cis(&self, command: &[&str], file: &Path) -> Result<bool> {
+    /// A command about the node's data directory and this file.
+    pub(super) fn cis(&self, command: &[&str], file: &Path) -> Command {
         let mut cis = Command::new(&self.exe);
         cis.args(command).arg(file).env("CIS_DATA_DIR", self.data()).env("HOME", self.path("home"));
-        Ok(cis.stdout(Stdio::null()).status()?.success())
+        cis.stdin(Stdio::null());
+        cis
     }
 
     fn last_words(&self) -> String {
