@@ -30,13 +30,30 @@ impl Chance {
         self.bits() % bound.max(1)
     }
 
+    /// A place in a list of this length.
+    pub fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).unwrap_or(0)
+    }
+
     /// True once in `n` times.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
+    /// True that often in a hundred.
+    pub fn percent(&mut self, of_hundred: u64) -> bool {
+        self.below(100) < of_hundred
+    }
+
     /// One of `all`, if there are any.
     pub fn pick<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
-        all.get(usize::try_from(self.below(all.len() as u64)).unwrap_or(0))
+        all.get(self.index(all.len()))
+    }
+
+    /// Puts them in any order.
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, self.index(last + 1));
+        }
     }
 }

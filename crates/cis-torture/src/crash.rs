@@ -19,13 +19,11 @@
 //! | `client`, `business` | what clients do |
 //! | `record`, `evidence` | what they write down, and what else there is to judge by |
 //! | `check` | the judge |
-//! | `wire`, `process`, `fifo`, `dice`, `clock` | connections, processes, pipes, chance, time |
+//! | `wire`, `process`, `fifo` | connections, processes, pipes |
 
 mod business;
 mod check;
 mod client;
-mod clock;
-mod dice;
 mod evidence;
 mod fifo;
 pub mod live_tasks;

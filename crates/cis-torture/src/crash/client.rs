@@ -8,11 +8,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::business::{Business, KINDS, Kind, Stage};
-use super::clock::{Stopwatch, pause};
-use super::dice::Dice;
 use super::record::{Answer, Ask, Entry};
 use super::victim::{Door, Standing};
 use super::wire::{Request, Wire};
+use crate::chance::Chance;
+use crate::clock::{Stopwatch, pause};
 
 /// DAGs that one client has under way at once: what bounds the load.
 const UNDER_WAY_MAX: usize = 3;
@@ -52,7 +52,7 @@ pub(super) struct Client<'a> {
     storm: &'a Storm<'a>,
     number: usize,
     token: String,
-    dice: Dice,
+    chance: Chance,
     wire: Option<(Wire, u64)>,
     record: Vec<Entry>,
     businesses: Vec<Business>,
@@ -73,12 +73,12 @@ struct Held {
 }
 
 impl<'a> Client<'a> {
-    pub(super) fn new(storm: &'a Storm<'a>, number: usize, token: String, dice: Dice) -> Self {
+    pub(super) fn new(storm: &'a Storm<'a>, number: usize, token: String, chance: Chance) -> Self {
         Self {
             storm,
             number,
             token,
-            dice,
+            chance,
             wire: None,
             record: Vec::new(),
             businesses: Vec::new(),
@@ -95,7 +95,7 @@ impl<'a> Client<'a> {
             if self.businesses.len() < UNDER_WAY_MAX && !self.storm.is_calming() {
                 self.begin();
             }
-            match self.dice.below(10) {
+            match self.chance.below(10) {
                 0..=1 => self.claim(),
                 2..=4 if !self.held.is_empty() => self.work(),
                 _ if !self.businesses.is_empty() => self.go_on(),
@@ -107,8 +107,8 @@ impl<'a> Client<'a> {
     }
 
     fn begin(&mut self) {
-        let kind = KINDS[self.dice.index(KINDS.len())];
-        let keyed = self.dice.percent(50);
+        let kind = KINDS[self.chance.index(KINDS.len())];
+        let keyed = self.chance.percent(50);
         self.businesses.push(Business::new(self.number, self.begun, kind, keyed));
         self.begun += 1;
         self.storm.under_way.fetch_add(1, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl<'a> Client<'a> {
 
     /// The next step of one of its DAGs.
     fn go_on(&mut self) {
-        let place = self.dice.index(self.businesses.len());
+        let place = self.chance.index(self.businesses.len());
         let mut business = self.businesses.swap_remove(place);
         match business.stage {
             Stage::Publish => self.publish(&mut business),
@@ -170,7 +170,7 @@ impl<'a> Client<'a> {
                 self.ask(Ask::Approve { run, input }, &request, &["status"])
             }
             // Now and then: it has to run for a while first.
-            _ if self.dice.percent(60) => return self.look(business),
+            _ if self.chance.percent(60) => return self.look(business),
             _ => {
                 let request = Request::post(format!("/api/v1/runs/{run}/cancel"), &json!({}));
                 self.ask(Ask::Cancel { run }, &request.keyed(business.key("cancel")), &["status"])
@@ -235,7 +235,7 @@ impl<'a> Client<'a> {
 
     /// Says something of a task that it holds; once in a while it forgets that it does.
     fn work(&mut self) {
-        let place = self.dice.index(self.held.len());
+        let place = self.chance.index(self.held.len());
         let mut held = self.held.swap_remove(place);
         let Some(ask) = held.said.clone().or_else(|| self.word_of(&held)) else { return };
         let (what, more) = match &ask {
@@ -262,7 +262,7 @@ impl<'a> Client<'a> {
     fn word_of(&mut self, held: &Held) -> Option<Ask> {
         let Held { execution, fence, .. } = *held;
         let outputs = json!({"by": self.number, "under": fence});
-        match self.dice.below(20) {
+        match self.chance.below(20) {
             _ if self.storm.is_calming() => Some(Ask::Complete { execution, fence, outputs }),
             0 => None,
             1 => Some(Ask::Fail { execution, fence }),

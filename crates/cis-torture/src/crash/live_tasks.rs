@@ -11,11 +11,11 @@ use cis_runner::log::{self, Entry, Stream};
 use cis_store::sqlite::Reader;
 use serde_json::{Value, json};
 
-use super::clock::Stopwatch;
-use super::dice::Dice;
 use super::fifo::Fifo;
 use super::victim::{PATIENCE, Victim};
 use super::{conclude, count, wrong_in_the_end};
+use crate::chance::Chance;
+use crate::clock::Stopwatch;
 use crate::{Dose, Finding};
 
 const TASKS: usize = 100;
@@ -33,12 +33,11 @@ struct Gates {
 pub fn run(dose: &Dose) -> Result<Finding> {
     let slots = u32::try_from(TASKS)?;
     let mut victim = Victim::start(slots)?;
-    let (watch, mut dice) = (Stopwatch::start(), Dice::new(dose.seed));
+    let (watch, mut chance) = (Stopwatch::start(), Chance::new(dose.seed));
     let (mut wrong, mut kills, mut bytes) = (Vec::new(), 0, 0);
-    let in_time = || dose.time.is_none_or(|time| watch.elapsed() < time);
-    while wrong.is_empty() && in_time() && (kills as u64) < dose.rounds {
+    while wrong.is_empty() && watch.lets(kills as u64, dose) {
         let dag = format!("round-{kills}");
-        let ended_alone = 1 + dice.index(TASKS - 1);
+        let ended_alone = 1 + chance.index(TASKS - 1);
         let judged = round(&mut victim, &dag, ended_alone).and_then(|()| judge(&victim, &dag));
         let (told, printed) = judged.unwrap_or_else(|e| (vec![format!("{dag}: {e:#}")], 0));
         wrong.extend(told);

@@ -14,11 +14,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use rusqlite::{Connection, OpenFlags};
 
-use super::clock::{Stopwatch, pause};
 use super::record::{Answer, Entry};
 use super::storm::{SLOTS, judge, with_clients};
 use super::victim::Victim;
 use super::{conclude, count};
+use crate::clock::{Stopwatch, pause};
 use crate::{Dose, Finding};
 
 /// Between two looks at log and memory.
@@ -52,8 +52,7 @@ struct Seen {
 pub fn run(dose: &Dose) -> Result<Finding> {
     let mut victim = Victim::start(SLOTS)?;
     let (seen, entries) = with_clients(&mut victim, dose.seed, |victim, storm| {
-        let in_time = || dose.time.is_none_or(|time| storm.watch.elapsed() < time);
-        look_on(victim, |looks| looks < dose.rounds && in_time())
+        look_on(victim, |looks| storm.watch.lets(looks, dose))
     })?;
     let judged = seen.and_then(|seen| {
         let (evidence, mut wrong) = judge(&mut victim, entries, &[])?;

@@ -4,12 +4,12 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::clock::Stopwatch;
-use super::dice::Dice;
 use super::fifo::Fifo;
 use super::victim::{PATIENCE, Victim};
 use super::wire::Request;
 use super::{conclude, count, wrong_in_the_end};
+use crate::chance::Chance;
+use crate::clock::Stopwatch;
 use crate::{Dose, Finding};
 
 /// Tasks of each policy.
@@ -23,11 +23,10 @@ const POLICIES: [(&str, &str, u64); 3] =
 pub fn run(dose: &Dose) -> Result<Finding> {
     let slots = u32::try_from(EACH * POLICIES.len())?;
     let mut victim = Victim::start(slots)?;
-    let (watch, mut dice) = (Stopwatch::start(), Dice::new(dose.seed));
+    let (watch, mut chance) = (Stopwatch::start(), Chance::new(dose.seed));
     let (mut wrong, mut kills, mut with_node) = (Vec::new(), 0, 0);
-    let in_time = || dose.time.is_none_or(|time| watch.elapsed() < time);
-    while wrong.is_empty() && in_time() && (kills as u64) < dose.rounds {
-        let (dag, both) = (format!("round-{kills}"), dice.percent(30));
+    while wrong.is_empty() && watch.lets(kills as u64, dose) {
+        let (dag, both) = (format!("round-{kills}"), chance.percent(30));
         let told = round(&mut victim, &dag, both);
         wrong.extend(told.unwrap_or_else(|e| vec![format!("{dag}: {e:#}")]));
         kills += 1;

@@ -8,12 +8,12 @@ use cis_fail::POINTS;
 
 use super::check;
 use super::client::{Client, Storm};
-use super::clock::{Stopwatch, eventually, pause};
-use super::dice::Dice;
 use super::evidence::Evidence;
 use super::record::{Entry, Kill};
 use super::victim::{PATIENCE, Victim, kills_runner};
 use super::{conclude, count, wrong_in_the_end};
+use crate::chance::Chance;
+use crate::clock::{Stopwatch, eventually, pause};
 use crate::{Dose, Finding};
 
 const CLIENTS: usize = 12;
@@ -43,32 +43,32 @@ enum Blow {
 /// The blows of a seed: every other one at a named point, each of them once before any comes again.
 #[derive(Debug)]
 struct Blows {
-    dice: Dice,
+    chance: Chance,
     points: Vec<&'static str>,
     nth: usize,
 }
 
 impl Blows {
     fn of(seed: u64) -> Self {
-        Self { dice: Dice::new(seed), points: Vec::new(), nth: 0 }
+        Self { chance: Chance::new(seed), points: Vec::new(), nth: 0 }
     }
 
     /// How long to wait, and what comes then.
     fn next(&mut self) -> (Duration, Blow) {
         self.nth += 1;
-        let wait = Duration::from_millis(self.dice.below(CALM_MS));
+        let wait = Duration::from_millis(self.chance.below(CALM_MS));
         if self.nth.is_multiple_of(2) {
             if self.points.is_empty() {
                 self.points = POINTS.to_vec();
-                self.dice.shuffle(&mut self.points);
+                self.chance.shuffle(&mut self.points);
             }
             return (wait, self.points.pop().map_or(Blow::Node, Blow::At));
         }
-        let blow = match self.dice.below(100) {
+        let blow = match self.chance.below(100) {
             0..60 => Blow::Node,
             60..75 => Blow::Runner,
             75..90 => Blow::Both,
-            _ => Blow::Twice(Duration::from_millis(self.dice.below(START_MS))),
+            _ => Blow::Twice(Duration::from_millis(self.chance.below(START_MS))),
         };
         (wait, blow)
     }
@@ -119,7 +119,7 @@ pub(super) fn with_clients<T>(
             .into_iter()
             .enumerate()
             .map(|(n, token)| {
-                let client = Client::new(&storm, n, token, Dice::of(seed, n));
+                let client = Client::new(&storm, n, token, Chance::new(seed).fork(n as u64));
                 scope.spawn(move || client.live())
             })
             .collect();
@@ -154,8 +154,7 @@ pub(super) fn judge(
 /// Blow after blow, the node up again after each.
 fn rage(victim: &mut Victim, storm: &Storm<'_>, dose: &Dose, toll: &mut Toll) -> Result<()> {
     let mut blows = Blows::of(dose.seed);
-    let in_time = || dose.time.is_none_or(|time| storm.watch.elapsed() < time);
-    while in_time() && (toll.kills.iter().filter(|kill| kill.node).count() as u64) < dose.rounds {
+    while storm.watch.lets(toll.kills.iter().filter(|kill| kill.node).count() as u64, dose) {
         let (wait, blow) = blows.next();
         pause(wait);
         victim.must_live()?;

@@ -14,9 +14,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::clock::{eventually, pause};
 use super::process::{self, Process};
 use super::wire::{Request, Wire};
+use crate::clock::{eventually, pause};
 
 /// Nothing here takes this long; past it, something hangs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
