@@ -78,11 +78,6 @@ impl Plan {
         self.tasks().filter(|task| self.depends_on(*task).is_empty())
     }
 
-    /// The tasks nobody waits for, in file order.
-    pub fn sinks(&self) -> impl Iterator<Item = TaskIx> + '_ {
-        self.tasks().filter(|task| self.dependents(*task).is_empty())
-    }
-
     /// Every task after all it depends on.
     pub fn order(&self) -> &[TaskIx] {
         &self.order
@@ -98,29 +93,20 @@ impl Plan {
         layers
     }
 
-    /// Everything that waits for `task`, directly or not, in file order, without `task` itself.
-    pub fn downstream(&self, task: TaskIx) -> Vec<TaskIx> {
-        self.reach(task, &self.dependents)
-    }
-
     /// Everything `task` waits for, directly or not, in file order, without `task` itself.
     pub fn upstream(&self, task: TaskIx) -> Vec<TaskIx> {
-        self.reach(task, &self.depends_on)
-    }
-
-    fn reach(&self, from: TaskIx, edges: &Edges) -> Vec<TaskIx> {
         let mut seen = vec![false; self.len()];
         let mut found = Vec::new();
-        let mut todo = vec![from];
-        while let Some(task) = todo.pop() {
-            for next in edges.of(task) {
-                if !std::mem::replace(&mut seen[next.index()], true) {
-                    found.push(*next);
-                    todo.push(*next);
+        let mut todo = vec![task];
+        while let Some(waiting) = todo.pop() {
+            for before in self.depends_on(waiting) {
+                if !std::mem::replace(&mut seen[before.index()], true) {
+                    found.push(*before);
+                    todo.push(*before);
                 }
             }
         }
-        found.retain(|task| *task != from);
+        found.retain(|before| *before != task);
         found.sort_unstable();
         found
     }
@@ -200,12 +186,10 @@ mod tests {
         //      2
         let plan = plan(&[&[], &[0], &[0], &[1, 2], &[3], &[]]);
         assert_eq!(ixs(plan.roots()), [0, 5]);
-        assert_eq!(ixs(plan.sinks()), [4, 5]);
         assert_eq!(ixs(plan.dependents(TaskIx(0)).to_vec()), [1, 2]);
         assert_eq!(ixs(plan.depends_on(TaskIx(3)).to_vec()), [1, 2]);
         assert_eq!(plan.indegree(TaskIx(3)), 2);
         assert_eq!(plan.layers(), [0, 1, 1, 2, 3, 0]);
-        assert_eq!(ixs(plan.downstream(TaskIx(1))), [3, 4]);
         assert_eq!(ixs(plan.upstream(TaskIx(4))), [0, 1, 2, 3]);
         assert_eq!(ixs(plan.upstream(TaskIx(5))), [0; 0]);
         assert_eq!(plan.len(), 6);
@@ -220,7 +204,8 @@ mod tests {
     fn cycles_are_left_out_of_the_order() {
         let plan = plan(&[&[], &[2], &[1], &[2]]);
         assert_eq!(ixs(plan.order().to_vec()), [0]);
-        assert_eq!(ixs(plan.downstream(TaskIx(1))), [2, 3]);
+        assert_eq!(ixs(plan.upstream(TaskIx(3))), [1, 2]);
+        assert_eq!(ixs(plan.upstream(TaskIx(1))), [2]);
     }
 
     #[test]
@@ -231,7 +216,7 @@ mod tests {
         let plan = plan(&edges);
         assert_eq!(plan.order().len(), 100_000);
         assert_eq!(plan.layers().last(), Some(&99_999));
-        assert_eq!(plan.downstream(TaskIx(0)).len(), 99_999);
+        assert_eq!(plan.upstream(TaskIx(99_999)).len(), 99_999);
     }
 
     #[test]
