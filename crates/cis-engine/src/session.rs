@@ -12,6 +12,7 @@
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command as Process, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -388,6 +389,7 @@ async fn live(
     options.data_dir.check_database()?;
     let (database, now) = (options.data_dir.database(), System.now());
     let store = SqliteStore::open_reserving(&database, options.durability, RESERVE_BYTES, now)?;
+    let store = store.by_clock(Arc::new(System));
     // Before anything is recorded: what ended while nobody coordinated is told of as well.
     store.keep_notices(options.notices.clone());
     let data_dir = options.data_dir.clone();

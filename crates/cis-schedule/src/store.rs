@@ -51,13 +51,38 @@ mod steps {
     pub(super) struct Chunks;
 }
 
+mod clock {
+    //! Nothing here has a deadline.
+
+    use cis_core::source::{Clock, Timestamp};
+
+    use super::tx::Tx;
+    use crate::port::Answer;
+
+    #[derive(Debug, Clone, Copy)]
+    pub(super) struct When {
+        pub(super) now: Timestamp,
+    }
+
+    impl When {
+        pub(super) fn new(now: Timestamp, _: Option<&dyn Clock>) -> Self {
+            Self { now }
+        }
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "the real one may fail")]
+    pub(super) fn keep(_: &mut Tx<'_>) -> Answer<()> {
+        Ok(())
+    }
+}
+
 mod tx {
     //! An operation's view: the connection, and nothing to remember.
 
     use cis_core::notice::Wanted;
-    use cis_core::source::Timestamp;
     use rusqlite::Connection;
 
+    use super::clock::When;
     use super::pulse::Changed;
     use super::steps::Chunks;
     use crate::port::Answer;
@@ -83,7 +108,7 @@ mod tx {
     }
 
     impl<'t> Tx<'t> {
-        pub(super) fn new(conn: &'t Connection, _: &'t mut Memory, _: Timestamp) -> Self {
+        pub(super) fn new(conn: &'t Connection, _: &'t mut Memory, _: When) -> Self {
             Self { conn }
         }
 

@@ -154,7 +154,7 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     ) -> impl Future<Output = Answer<()>> + Send;
     /// Notes that processes have started; changes no state.
-    fn note_started(&self, started: Vec<Started>) -> impl Future<Output = Answer<()>> + Send;
+    fn note_started(&self, started: Vec<Started>, now: Timestamp) -> impl Future<Output = Answer<()>> + Send;
     /// Waits until the store can be used no more, and says why: it may be somebody else's write that failed.
     fn lost(&self) -> impl Future<Output = StoreError> + Send {
         std::future::pending()

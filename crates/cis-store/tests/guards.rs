@@ -110,7 +110,7 @@ fn only_the_attempt_that_runs_is_noted_as_started() {
     let bed = Bed::new();
     let note = |fence| {
         let started = vec![Started { execution: bed.claim.execution, fence, at: NOW }];
-        bed.runtime.block_on(bed.store.note_started(started)).unwrap();
+        bed.runtime.block_on(bed.store.note_started(started, NOW)).unwrap();
     };
     let mut stale = bed.claim.fence;
     stale.0 -= 1;

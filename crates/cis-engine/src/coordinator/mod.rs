@@ -343,7 +343,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         } else if self.orphans_due.is_some_and(|due| due <= now) {
             self.end_orphans().await?;
         } else if !self.started.is_empty() {
-            self.store.note_started(self.started.clone()).await?;
+            self.store.note_started(self.started.clone(), now).await?;
             self.started.clear();
         } else {
             return Ok(false);

@@ -20,6 +20,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0006_outbox.sql"),
     include_str!("schema/0007_at_node.sql"),
     include_str!("schema/0008_prune.sql"),
+    include_str!("schema/0009_clock.sql"),
 ];
 
 /// What they make of an empty file. Said at once it takes a fifth of the time.

@@ -26,7 +26,7 @@
 //! | `pulse` | what has changed |
 //! | `steps` | large steps in chunks |
 //! | `outbox` | what people are still to be told |
-//! | `sweep` | what becomes due |
+//! | `sweep`, `clock` | what becomes due, though somebody sets the clock |
 //! | `prune`, `tombstones` | making room, and what stays of what was there |
 //! | [`reader`], `log`, `lists`, `standing`, `waiting`, `attempts`, [`census`] | what people, views, followers and meters ask |
 //! | [`check`], `fold` | the invariants, checked over a whole store; the event log against the rows |
@@ -38,6 +38,7 @@ mod attempts;
 pub mod census;
 pub mod check;
 mod claim;
+mod clock;
 mod copy;
 mod definitions;
 mod fold;
@@ -71,7 +72,7 @@ use cis_core::error::Refusal;
 use cis_core::id::{Epoch, Position, RunKey, Scope};
 use cis_core::notice::{Wanted, Way};
 use cis_core::run::RunStatus;
-use cis_core::source::{BootTime, Millis, Timestamp};
+use cis_core::source::{BootTime, Clock, Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::port::{
@@ -154,6 +155,13 @@ impl SqliteStore {
     #[must_use]
     pub fn here(self) -> Self {
         Self { writer: self.writer.here(), shut: self.shut }
+    }
+
+    /// The same store for callers that tell the time by this clock: when somebody sets it, deadlines stay as far off as
+    /// they were.
+    #[must_use]
+    pub fn by_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { writer: self.writer.by_clock(clock), shut: self.shut }
     }
 
     /// Takes on nothing new from now on, for this reason: nothing is published, confirmed, started or claimed any more.
@@ -300,8 +308,7 @@ impl Store for SqliteStore {
         self.writer.call(now, move |tx| outbox::settle(tx, of, way, &tried)).await
     }
 
-    async fn note_started(&self, started: Vec<Started>) -> Answer<()> {
-        let now = Timestamp(0);
+    async fn note_started(&self, started: Vec<Started>, now: Timestamp) -> Answer<()> {
         self.writer.call(now, move |tx| tasks::note_started(tx, &started)).await
     }
 

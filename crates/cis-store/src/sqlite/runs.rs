@@ -13,7 +13,7 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::{Value, json};
 
 use super::tx::{Tx, parsed};
-use super::{claim, leases, steps, tombstones};
+use super::{claim, clock, leases, steps, tombstones};
 use crate::port::{
     Answer, Boot, Definition, Fate, LiveAttempt, Opening, RevisionStatus, RunRef, StartRun, Unfinished,
 };
@@ -27,6 +27,7 @@ pub(super) fn open_epoch(tx: &mut Tx<'_>, boot: &Boot) -> Answer<Opening> {
         )?
         .query_row([], |row| row.get(0))?;
     tx.memory.fences = Some((Epoch(epoch), 0));
+    clock::begin(tx, boot)?;
     let renewed = leases::renew_after_boot(tx, boot)?;
     let keys: Vec<RunKey> = tx
         .conn

@@ -15,6 +15,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde_json::Value;
 
+use super::clock::When;
 use super::outbox;
 use super::pulse::Changed;
 use super::steps::Chunks;
@@ -32,7 +33,7 @@ const RUNS_MAX: usize = 1_024;
 const EVENTS_MAX: usize = 8;
 
 /// What the writer remembers between operations. Nobody else writes, so nothing of it changes under it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Memory {
     definitions: HashMap<i64, Arc<Definition>>,
     /// Rows of runs that are not over, as they were last written.
@@ -52,6 +53,8 @@ pub(super) struct Memory {
     pub(super) fences: Option<(Epoch, u32)>,
     /// The boot of the machine that life began in.
     pub(super) boot_id: Arc<str>,
+    /// When that was, by the clock that deadlines are kept by. `None`: ask.
+    pub(super) started_at: Option<Timestamp>,
     pub(super) chunks: Chunks,
     /// What is kept for whoever tells people.
     pub(super) wanted: Wanted,
@@ -71,25 +74,7 @@ pub(super) struct QueueName {
 
 impl Memory {
     pub(super) fn new(chunks: Chunks) -> Self {
-        let (definitions, runs, live) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (queues, paused_scopes, position, steps, fences) = (None, None, None, None, None);
-        let boot_id = Arc::from("");
-        let (wanted, changed, full) = (Wanted::default(), Changed::default(), false);
-        Self {
-            definitions,
-            runs,
-            live,
-            queues,
-            paused_scopes,
-            position,
-            steps,
-            fences,
-            boot_id,
-            chunks,
-            wanted,
-            changed,
-            full,
-        }
+        Self { chunks, ..Self::default() }
     }
 
     /// After a rollback: what was remembered may never have happened.
@@ -101,6 +86,7 @@ impl Memory {
         self.paused_scopes = None;
         self.position = None;
         self.steps = None;
+        self.started_at = None;
     }
 }
 
@@ -183,6 +169,8 @@ pub(super) struct Tx<'a> {
     pub(super) conn: &'a Connection,
     pub(super) memory: &'a mut Memory,
     pub(super) now: Timestamp,
+    /// When the machine was started, by the clock that says it is `now`; unknown, if nobody said which that is.
+    pub(super) started_at: Option<Timestamp>,
     /// Runs it has asked for: what has to be written back.
     touched: Vec<RunKey>,
     /// Runs that ended in this operation.
@@ -211,11 +199,12 @@ pub(super) struct Event {
 }
 
 impl<'a> Tx<'a> {
-    pub(super) fn new(conn: &'a Connection, memory: &'a mut Memory, now: Timestamp) -> Self {
+    pub(super) fn new(conn: &'a Connection, memory: &'a mut Memory, when: When) -> Self {
         Self {
             conn,
             memory,
-            now,
+            now: when.now,
+            started_at: when.started_at,
             touched: Vec::new(),
             ended: Vec::new(),
             stop: Vec::new(),

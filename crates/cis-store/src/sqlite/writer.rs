@@ -19,10 +19,11 @@
 use std::fmt;
 
 use cis_core::notice::Wanted;
-use cis_core::source::Timestamp;
+use cis_core::source::{Clock, Timestamp};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
+use super::clock::{self, When};
 use super::pulse::Pulse;
 use super::reserve::Reserve;
 use super::steps::Chunks;
@@ -57,6 +58,8 @@ pub struct Writer {
     lost: watch::Receiver<Option<StoreError>>,
     /// Write on the caller's own thread if nobody else is writing.
     here: bool,
+    /// What callers tell the time by, if that is known.
+    clock: Option<Arc<dyn Clock>>,
 }
 
 /// How much has been written since the store was opened.
@@ -93,12 +96,18 @@ impl Writer {
                 move || write_all(&pen, jobs)
             })
             .map_err(|e| StoreError::Database(format!("cannot start the writer thread: {e}")))?;
-        Ok(Self { pen, queue, thread: Arc::new(Mutex::new(Some(thread))), tally, pulse, lost, here: false })
+        let thread = Arc::new(Mutex::new(Some(thread)));
+        Ok(Self { pen, queue, thread, tally, pulse, lost, here: false, clock: None })
     }
 
     /// The same, for a caller that has nothing better to do than wait: two thread switches less.
     pub(super) fn here(self) -> Self {
         Self { here: true, ..self }
+    }
+
+    /// See [`super::SqliteStore::by_clock`].
+    pub(super) fn by_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock: Some(clock), ..self }
     }
 
     pub(super) fn written(&self) -> Written {
@@ -117,7 +126,7 @@ impl Writer {
 
     /// Lets the thread finish what is queued and waits until it has closed the file.
     pub(super) fn close(self) {
-        let Self { pen, queue, thread, tally: _, pulse: _, lost: _, here: _ } = self;
+        let Self { pen, queue, thread, tally: _, pulse: _, lost: _, here: _, clock: _ } = self;
         drop((pen, queue));
         // Another handle is still in use: whoever drops the last one lets the thread go.
         if let Some(thread) = Arc::into_inner(thread).and_then(|thread| thread.into_inner().ok().flatten()) {
@@ -141,7 +150,8 @@ impl Writer {
         F: FnMut(&mut Tx<'_>) -> Answer<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let call = Box::new(Call { now, op, result: None, reply });
+        let when = When::new(now, self.clock.as_deref());
+        let call = Box::new(Call { when, op, result: None, reply });
         if let Some(call) = self.write_here(call) {
             self.queue.send(call).await.map_err(|_| self.gone())?;
         }
@@ -189,7 +199,7 @@ trait Op: Send {
 }
 
 struct Call<T, F> {
-    now: Timestamp,
+    when: When,
     op: F,
     result: Option<Answer<T>>,
     reply: oneshot::Sender<Answer<T>>,
@@ -201,12 +211,13 @@ where
     F: FnMut(&mut Tx<'_>) -> Answer<T> + Send,
 {
     fn now(&self) -> Timestamp {
-        self.now
+        self.when.now
     }
 
     fn run(&mut self, conn: &Connection, memory: &mut Memory) -> Answer<()> {
-        let mut tx = Tx::new(conn, memory, self.now);
-        let result = (self.op)(&mut tx).and_then(|answer| tx.finish().map(|()| answer));
+        let mut tx = Tx::new(conn, memory, self.when);
+        let done = clock::keep(&mut tx).and_then(|()| (self.op)(&mut tx));
+        let result = done.and_then(|answer| tx.finish().map(|()| answer));
         let kept = result.as_ref().map(drop).map_err(StoreError::clone);
         self.result = Some(result);
         kept

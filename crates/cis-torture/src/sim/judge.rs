@@ -18,6 +18,10 @@ const TAKEOVERS: u32 = 3;
 /// How long something may be due, while everything works, before that counts as frozen.
 const LATE_MS: i64 = 120_000;
 
+/// Somebody may set the clock by as much before that is noticed: a second where a deadline is made, and one where it is
+/// looked at.
+const UNNOTICED_MS: i64 = 2_000;
+
 /// What is known, and what is wrong.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
@@ -58,7 +62,7 @@ struct Lease {
     /// It lives up to here, at least and at most.
     at_least: i64,
     at_most: i64,
-    /// When the task's own time is over, on the wall.
+    /// From when on the task's own time may be over.
     deadline: Option<i64>,
     over: bool,
 }
@@ -149,10 +153,12 @@ impl Judge {
     }
 
     /// The machine was off: nobody could keep a claim, so each that was alive lives for another term. One that was not may,
-    /// if nobody had seen to it.
+    /// if nobody had seen to it. For how long it was off, only the clock on the wall can tell; if somebody had set that just
+    /// before, a task's own time may be over.
     pub(super) fn machine_restarted(&mut self, before: i64, boot: i64) {
         for lease in self.leases.values_mut() {
-            let lived = before < lease.at_least;
+            lease.deadline = lease.deadline.map(|_| i64::MIN);
+            let lived = before < lease.at_least && lease.deadline.is_none();
             (lease.at_least, lease.at_most) = (if lived { boot + lease.term } else { i64::MIN }, i64::MAX);
         }
         let begun = self.tries.iter().map(|(execution, tries)| (*execution, tries.last_fence));
@@ -163,11 +169,11 @@ impl Judge {
         untold.into_iter().for_each(|key| self.interrupted(key));
     }
 
-    /// Time went by, or somebody set the clock.
-    pub(super) fn clock_moved(&mut self, wall: i64) {
+    /// Time went by.
+    pub(super) fn time_passed(&mut self, boot: i64) {
         for lease in self.leases.values_mut() {
             // Its time may have been called over by now; whether it was is not for this judge.
-            if lease.deadline.is_some_and(|deadline| deadline <= wall) {
+            if lease.deadline.is_some_and(|deadline| deadline <= boot) {
                 lease.at_least = i64::MIN;
             }
         }
@@ -190,7 +196,7 @@ impl Judge {
             return self.finds(format!("{what} claimed, which nobody defined"));
         };
         let (external, may) = (task.kind == Kind::External, 1 + task.retries.max(TAKEOVERS));
-        let deadline = task.timeout_ms.map(|limit| now.wall + limit);
+        let deadline = task.timeout_ms.map(|limit| now.boot + limit - UNNOTICED_MS);
         if !external {
             self.finds(format!("{what} given to a worker"));
         }
@@ -241,7 +247,7 @@ impl Judge {
                 }
                 if let (Some(expires), Some(lease)) = (extended, self.leases.get_mut(&key.execution)) {
                     (lease.at_least, lease.at_most) = (expires, expires);
-                    self.clock_moved(now.wall);
+                    self.time_passed(now.boot);
                 }
             }
             Err(StoreError::Refused(why)) => self.refused("heartbeat", key, worker, &why, now),

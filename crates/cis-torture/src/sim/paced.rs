@@ -59,6 +59,6 @@ paced! {
     create_token(token: NewToken) -> ();
     revoke_token(token_id: String, now: Timestamp) -> bool;
     settle_notice(of: Position, way: Way, tried: Tried, now: Timestamp) -> ();
-    note_started(started: Vec<Started>) -> ();
+    note_started(started: Vec<Started>, now: Timestamp) -> ();
     prune(request: Prune) -> Pruned;
 }

@@ -2,6 +2,7 @@
 //! does, and everything must come to its end.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use cis_core::error::{ErrorCode, Refusal};
@@ -88,8 +89,6 @@ impl World {
             clients.push(Client::new(number, &sketch)?);
             judge.knows(sketch);
         }
-        let store = open(&data_dir)?;
-        let rows = Connection::open_with_flags(data_dir.database(), OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         let options = Options {
             data_dir,
             exe: "/nowhere".into(),
@@ -100,8 +99,12 @@ impl World {
             address: None,
             notices: Wanted::default(),
         };
+        let machine = MadeUp::new(chance.fork(1));
+        let store = open(&options.data_dir, &machine)?;
+        let database = options.data_dir.database();
+        let rows = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         Ok(Self {
-            machine: MadeUp::new(chance.fork(1)),
+            machine,
             workers: (0..1 + chance.below(3) as usize).map(Worker::new).collect(),
             weather: Weather::by_chance(&mut chance),
             chance,
@@ -159,7 +162,7 @@ impl World {
 
     fn pass(&mut self, ms: i64) {
         self.machine.pass(ms);
-        self.judge.clock_moved(self.machine.wall_ms());
+        self.judge.time_passed(self.machine.boot_ms());
         if !self.calm {
             self.trace.tell(format!("{ms} ms go by"));
         }
@@ -170,7 +173,7 @@ impl World {
         if self.current.is_none() {
             let store = match self.store.take() {
                 Some(store) => store,
-                None => open(&self.options.data_dir)?,
+                None => open(&self.options.data_dir, &self.machine)?,
             };
             self.store = Some(store.clone());
             self.current = Some(Life::begin(store, self.options.clone(), self.machine.clone()));
@@ -371,13 +374,11 @@ impl World {
                 self.end_coordinator(false);
             }
             Fault::Disconnect => self.runner.iter_mut().for_each(Runner::lose_connection),
-            Fault::ClockSet(ms) => {
-                self.machine.set(ms);
-                self.judge.clock_moved(self.machine.wall_ms());
-            }
+            // No time goes by: nothing is over for it.
+            Fault::ClockSet(ms) => self.machine.set(ms),
             Fault::Sleep(ms) => {
                 self.machine.sleep(ms);
-                self.judge.clock_moved(self.machine.wall_ms());
+                self.judge.time_passed(self.machine.boot_ms());
             }
             Fault::Restart { off_ms, journal_loses } => self.restart(off_ms, journal_loses),
         }
@@ -398,7 +399,6 @@ impl World {
         let before = self.machine.boot_ms();
         self.machine.restart(off_ms);
         self.judge.machine_restarted(before, self.machine.boot_ms());
-        self.judge.clock_moved(self.machine.wall_ms());
     }
 
     /// From now on nothing goes wrong. Everything has its turn in every round until nothing is left to do.
@@ -478,6 +478,7 @@ impl World {
 }
 
 /// Whoever asks writes: another thread would have a say in what happens when.
-fn open(data_dir: &DataDir) -> anyhow::Result<SqliteStore> {
-    Ok(SqliteStore::open(&data_dir.database(), Durability::Process)?.here())
+fn open(data_dir: &DataDir, machine: &MadeUp) -> anyhow::Result<SqliteStore> {
+    let store = SqliteStore::open(&data_dir.database(), Durability::Process)?;
+    Ok(store.here().by_clock(Arc::new(machine.clone())))
 }

@@ -1,4 +1,9 @@
 -- What all migrations together make of an empty file, as SQLite itself writes it down: a new file begins with it.
+CREATE TABLE clock (
+    one        INTEGER PRIMARY KEY CHECK (one = 1),
+    boot_id    TEXT    NOT NULL,
+    started_at INTEGER NOT NULL
+) STRICT;
 CREATE TABLE counters (
     name  TEXT PRIMARY KEY,
     value INTEGER NOT NULL
