@@ -73,11 +73,6 @@ impl Plan {
         (0..u32::try_from(self.len()).unwrap_or(u32::MAX)).map(TaskIx)
     }
 
-    /// The tasks that wait for nobody, in file order.
-    pub fn roots(&self) -> impl Iterator<Item = TaskIx> + '_ {
-        self.tasks().filter(|task| self.depends_on(*task).is_empty())
-    }
-
     /// Every task after all it depends on.
     pub fn order(&self) -> &[TaskIx] {
         &self.order
@@ -185,7 +180,6 @@ mod tests {
         //  0 <   > 3 - 4      5
         //      2
         let plan = plan(&[&[], &[0], &[0], &[1, 2], &[3], &[]]);
-        assert_eq!(ixs(plan.roots()), [0, 5]);
         assert_eq!(ixs(plan.dependents(TaskIx(0)).to_vec()), [1, 2]);
         assert_eq!(ixs(plan.depends_on(TaskIx(3)).to_vec()), [1, 2]);
         assert_eq!(plan.indegree(TaskIx(3)), 2);
