@@ -258,6 +258,44 @@ fn waiting_operations_share_a_commit() {
     store.close();
 }
 
+#[test]
+fn what_is_asked_while_somebody_keeps_the_log_long_is_gathered() {
+    let dir = support::dir();
+    let file = dir.path().join("dag.db");
+    let store = SqliteStore::open(&file, Durability::Process).expect("a store").here();
+    let commits = |from: usize| {
+        let before = store.written().commits;
+        let runtime = support::runtime();
+        runtime.block_on(async {
+            let publish = |number: usize| {
+                let (store, dag) = (store.clone(), some_dag(&format!("d{number}"), number));
+                tokio::spawn(async move { store.publish(support::publish(&dag, NOW)).await })
+            };
+            for publish in (from..from + CALLERS).map(publish).collect::<Vec<_>>() {
+                publish.await.expect("no panic").expect("published");
+            }
+        });
+        usize::try_from(store.written().commits - before).expect("a count")
+    };
+    // Whoever writes on its own thread commits each by itself.
+    assert_eq!(commits(0), CALLERS);
+    let reader = rusqlite::Connection::open(&file).expect("a reader");
+    reader.execute_batch("BEGIN; SELECT count(*) FROM events").expect("a snapshot");
+    let publish_long = |name: &str, mib: usize| {
+        let mut long = dag(name, vec![task("a", &[])]);
+        long.description = Some("x".repeat(mib << 20));
+        support::runtime().block_on(store.publish(support::publish(&long, NOW))).expect("published");
+    };
+    publish_long("long", 33);
+    let gathered = commits(100);
+    assert!(gathered < CALLERS / 2, "{gathered} commits for {CALLERS} operations");
+    reader.execute_batch("COMMIT").expect("the snapshot given back");
+    // What comes next is written behind the long log, which is folded back then. That takes a moment.
+    publish_long("less-long", 5);
+    assert!((2..100).any(|hundred| commits(100 * hundred) == CALLERS), "it is still long");
+    store.close();
+}
+
 /// Changes with every commit of another connection.
 fn data_version(conn: &rusqlite::Connection) -> i64 {
     conn.query_row("PRAGMA data_version", [], |row| row.get(0)).expect("a version")

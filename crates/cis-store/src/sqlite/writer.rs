@@ -17,11 +17,12 @@
 //! | an operation, by a panic | the same: what it left half done is in memory |
 
 use std::fmt;
+use std::time::Duration;
 
 use cis_core::notice::Wanted;
 use cis_core::source::{Clock, Timestamp};
-use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use rusqlite::{Connection, Row};
 
 use super::clock::{self, When};
 use super::pulse::Pulse;
@@ -46,6 +47,11 @@ const BATCH_MAX: usize = 64;
 /// them to disk.
 const FOLD_PAGES: i32 = 1_000;
 
+/// Pages of a log that is long, about 32 MiB: somebody has been reading for a while from before it. Then operations are gathered
+/// for this time. Many of them change the same pages, which are written once: the log grows at a fraction of the pace.
+const LONG_PAGES: i32 = 8_000;
+const GATHER: Duration = Duration::from_millis(5);
+
 /// A handle on the writer.
 #[derive(Clone)]
 pub struct Writer {
@@ -54,6 +60,8 @@ pub struct Writer {
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
     tally: Arc<Tally>,
     pulse: Pulse,
+    /// How long the log is.
+    log_pages: Arc<AtomicI32>,
     /// Why the store can be used no more, once that is so.
     lost: watch::Receiver<Option<StoreError>>,
     /// Write on the caller's own thread if nobody else is writing.
@@ -87,17 +95,18 @@ impl Writer {
     pub(super) fn start(conn: Connection, chunks: Chunks, reserve: Reserve) -> Answer<Self> {
         let (tally, pulse) = (Arc::new(Tally::default()), Pulse::new());
         let (pen, lost) = Pen::new(conn, Memory::new(chunks), reserve, tally.clone(), pulse.clone())?;
+        let log_pages = pen.log_pages.clone();
         let pen = Arc::new(Mutex::new(pen));
         let (queue, jobs) = mpsc::channel(QUEUE_MAX);
         let thread = thread::Builder::new()
             .name("cis-writer".into())
             .spawn({
-                let pen = Arc::clone(&pen);
-                move || write_all(&pen, jobs)
+                let (pen, log_pages) = (Arc::clone(&pen), log_pages.clone());
+                move || write_all(&pen, &log_pages, jobs)
             })
             .map_err(|e| StoreError::Database(format!("cannot start the writer thread: {e}")))?;
         let thread = Arc::new(Mutex::new(Some(thread)));
-        Ok(Self { pen, queue, thread, tally, pulse, lost, here: false, clock: None })
+        Ok(Self { pen, queue, thread, tally, pulse, log_pages, lost, here: false, clock: None })
     }
 
     /// The same, for a caller that has nothing better to do than wait: two thread switches less.
@@ -126,7 +135,7 @@ impl Writer {
 
     /// Lets the thread finish what is queued and waits until it has closed the file.
     pub(super) fn close(self) {
-        let Self { pen, queue, thread, tally: _, pulse: _, lost: _, here: _, clock: _ } = self;
+        let Self { pen, queue, thread, tally: _, pulse: _, log_pages: _, lost: _, here: _, clock: _ } = self;
         drop((pen, queue));
         // Another handle is still in use: whoever drops the last one lets the thread go.
         if let Some(thread) = Arc::into_inner(thread).and_then(|thread| thread.into_inner().ok().flatten()) {
@@ -160,6 +169,9 @@ impl Writer {
 
     /// Writes at once, or gives the operation back.
     fn write_here(&self, op: Box<dyn Op>) -> Option<Box<dyn Op>> {
+        if is_long(&self.log_pages) {
+            return Some(op);
+        }
         let mut pen = match self.pen.try_lock() {
             Ok(pen) if self.here => pen,
             Err(TryLockError::Poisoned(pen)) if self.here => distrusted(pen),
@@ -237,9 +249,16 @@ where
 }
 
 /// The thread: writes what is queued until no handle is left, then closes the file.
-fn write_all(pen: &Mutex<Pen>, mut jobs: mpsc::Receiver<Box<dyn Op>>) {
+fn write_all(pen: &Mutex<Pen>, log_pages: &AtomicI32, mut jobs: mpsc::Receiver<Box<dyn Op>>) {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while jobs.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
+        if is_long(log_pages) {
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "nothing is waited for: whoever comes meanwhile is welcome"
+            )]
+            thread::sleep(GATHER);
+        }
         let mut pen = held(pen);
         // What came while somebody else wrote is committed along.
         while batch.len() < BATCH_MAX
@@ -252,6 +271,10 @@ fn write_all(pen: &Mutex<Pen>, mut jobs: mpsc::Receiver<Box<dyn Op>>) {
     held(pen).close();
 }
 
+fn is_long(log_pages: &AtomicI32) -> bool {
+    log_pages.load(Ordering::Relaxed) >= LONG_PAGES
+}
+
 /// The connection that writes; whoever holds it is alone.
 struct Pen {
     conn: Connection,
@@ -261,6 +284,8 @@ struct Pen {
     pulse: Pulse,
     /// How long the log is since the last commit.
     log_pages: Arc<AtomicI32>,
+    /// How long it may get before it is folded back.
+    fold_at: i32,
     lost: watch::Sender<Option<StoreError>>,
 }
 
@@ -279,7 +304,8 @@ impl Pen {
             Ok(())
         }))?;
         let (lost, told) = watch::channel(None);
-        let mut pen = Self { conn, memory, reserve, tally, pulse, log_pages, lost };
+        let fold_at = FOLD_PAGES;
+        let mut pen = Self { conn, memory, reserve, tally, pulse, log_pages, fold_at, lost };
         // If an earlier life ended because the disk could not be synced, its log may be in memory only. Folded back, it
         // is written anew.
         pen.fold(Timestamp(0));
@@ -298,7 +324,7 @@ impl Pen {
         for op in batch.drain(..) {
             op.answer(failure.clone());
         }
-        if self.log_pages.load(Ordering::Relaxed) >= FOLD_PAGES {
+        if self.log_pages.load(Ordering::Relaxed) >= self.fold_at {
             self.fold(now);
         }
     }
@@ -384,16 +410,23 @@ impl Pen {
         if self.lost.borrow().is_some() {
             return;
         }
+        // Is all of it folded back, so that the next commit begins it anew?
         let fold = |conn: &Connection| {
-            Ok::<_, StoreError>(conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?)
+            let whole = |row: &Row<'_>| Ok(row.get::<_, i32>(1)? == row.get::<_, i32>(2)?);
+            Ok::<_, StoreError>(conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], whole)?)
         };
         let folded = match fold(&self.conn) {
             Err(StoreError::Full) if self.reserve.give_up(now) => fold(&self.conn),
             folded => folded,
         };
-        // What else may fail leaves a log that is longer than need be, and is folded back later.
-        if let Err(StoreError::Lost(why)) = folded {
-            self.lose(StoreError::Lost(why));
+        match folded {
+            Ok(true) => {
+                self.log_pages.store(0, Ordering::Relaxed);
+                self.fold_at = FOLD_PAGES;
+            }
+            Err(StoreError::Lost(why)) => self.lose(StoreError::Lost(why)),
+            // What readers keep, or what else may fail, is folded back later: not with every commit, which takes less time.
+            Ok(false) | Err(_) => self.fold_at = self.log_pages.load(Ordering::Relaxed) + FOLD_PAGES,
         }
     }
 
