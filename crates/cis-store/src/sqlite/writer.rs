@@ -561,9 +561,10 @@ mod tests {
         }
         assert!(length() > LOG_BYTES, "{}", length());
         drop(reader);
-        // The first is folded back with all that was before it, and the second begins the log anew.
-        large(megabytes + 1).await.unwrap();
-        large(megabytes + 2).await.unwrap();
+        // Before long one is folded back with all that was before it, and the next begins the log anew.
+        for n in 1..=6 {
+            large(megabytes + n).await.unwrap();
+        }
         assert_eq!(length(), LOG_BYTES);
         writer.close();
     }
