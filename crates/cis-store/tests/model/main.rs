@@ -30,7 +30,7 @@ use model::Model;
 use real::Real;
 
 /// A thing that is reached less often than this in all sequences of a test is not really tested.
-const OFTEN: usize = 3;
+const OFTEN: usize = 5;
 
 /// Commands for a store with chunks of the usual size, in which what is small is done at once.
 struct Whole;
