@@ -9,7 +9,9 @@ use utoipa::ToSchema;
 use crate::id::RunId;
 
 /// Milliseconds since the Unix epoch, by the store's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
 #[serde(transparent)]
 pub struct Timestamp(pub i64);
 

@@ -25,7 +25,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// that is weak must not be stormed.
 const AT_ONCE: u32 = 4;
 
-/// Before the store is asked again after it failed.
+/// Before the store is asked again after it failed, or though nothing is due yet: somebody may set the clock meanwhile, and a
+/// timer does not count the time the machine is suspended.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Tells whatever is in the outbox for `giver`, until `leaving` becomes true; what does not work is said by `warn`.
@@ -50,7 +51,7 @@ async fn tell(node: &Node, giver: &Arc<Giver>, warn: fn(&str)) {
                 }
             }
             Ok(Some(due)) => {
-                let wait = Duration::from_millis(due.since(node.now()).0);
+                let wait = Duration::from_millis(due.since(node.now()).0).min(PAUSE);
                 tokio::select! {
                     looks = next_look(&mut changes, seen, TICK) => if !looks { return },
                     () = tokio::time::sleep(wait) => {}

@@ -35,7 +35,7 @@ const DEADLINES: &str = "
     UNION ALL SELECT 'a run', deadline FROM dag_runs WHERE deadline IS NOT NULL
     UNION ALL SELECT 'a request', expires_at FROM dag_definitions WHERE status = 'pending'
     UNION ALL SELECT 'a notice', min(due_at) FROM outbox
-    UNION ALL SELECT 'what is kept of an answer', created_at FROM idempotency_keys";
+    UNION ALL SELECT 'what is kept of an answer', created_at + (SELECT moved FROM clock) FROM idempotency_keys";
 
 /// A clock that can be set.
 #[derive(Debug)]

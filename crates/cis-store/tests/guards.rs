@@ -123,3 +123,19 @@ fn only_the_attempt_that_runs_is_noted_as_started() {
     note(bed.claim.fence);
     assert!(bed.row().ends_with("1000000"), "{}", bed.row());
 }
+
+/// People who read the log see at which try a task is; of a first one there is nothing to say.
+#[test]
+fn a_claim_says_which_attempt_it_is_from_the_second_on() {
+    let bed = Bed::new();
+    bed.meddle("status = 'ready', attempt = 1");
+    let epoch = bed.runtime.block_on(bed.store.open_epoch(NOW, support::boot(NOW))).unwrap().epoch;
+    let (scopes, capabilities) = (None, Vec::new());
+    let claim = Claim { epoch, holder: "local".into(), limit: 1, kinds: vec!["shell"], scopes, capabilities };
+    let request = Advance { reports: vec![], claim: Some(claim), now: NOW };
+    assert_eq!(bed.runtime.block_on(bed.store.advance(request)).unwrap().claimed.len(), 1);
+    let sql = "SELECT coalesce(data, '-') FROM events WHERE step = 'claim' ORDER BY position";
+    let mut statement = bed.behind.prepare(sql).unwrap();
+    let told: Vec<String> = statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(told, ["-", r#"{"attempt":2}"#]);
+}

@@ -59,7 +59,7 @@ const ORPHAN_GRACE: Millis = Millis(5_000);
 /// Before it is tried again to record what there was no room for.
 const LOOK_AGAIN: Millis = Millis(1_000);
 
-/// The longest the loop waits while something is due. Timers do not count the time the machine is suspended, and nothing
+/// The longest the loop waits. Timers do not count the time the machine is suspended, and nothing
 /// announces that somebody sets the clock: this is how late either is noticed.
 const CLOCK_LOOK: Millis = Millis(5_000);
 
@@ -429,13 +429,8 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let pause = due.map(|due| due.since(self.machine.now()).min(CLOCK_LOOK));
-        let timer = async {
-            match pause {
-                Some(pause) => self.machine.pause(pause).await,
-                None => std::future::pending().await,
-            }
-        };
+        let pause = due.map_or(CLOCK_LOOK, |due| due.since(self.machine.now()).min(CLOCK_LOOK));
+        let timer = self.machine.pause(pause);
         let runner = async {
             match &mut self.link {
                 Some(link) => link.next().await,

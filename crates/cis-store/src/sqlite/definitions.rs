@@ -34,6 +34,7 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
     }
     tx.room()?;
     let revision = Revision(revisions + 1);
+    let expires_at = request.expires_at.map(|at| tx.now.after(at.since(request.now)));
     tx.conn
         .prepare_cached(
             "INSERT INTO dag_definitions (dag_key, revision, content_hash, tasks_json, tasks_count, target_node,
@@ -49,19 +50,19 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
             request.dag.target_node,
             request.by,
             tx.now.0,
-            request.expires_at.map(|t| t.0),
+            expires_at.map(|t| t.0),
         ])?;
     let key = tx.conn.last_insert_rowid();
     tx.conn
         .prepare_cached("UPDATE dags SET revisions = ?2, updated_at = ?3 WHERE dag_key = ?1")?
         .execute(params![dag_key, revision.0, tx.now.0])?;
     tx.definition_event(key, 1, "publish", "pending", &request.by)?;
-    if let Some(at) = request.expires_at {
+    if let Some(at) = expires_at {
         tx.due(at);
     }
     let plan = Plan::new(&request.dag);
     tx.remember_definition(Definition { key, revision, dag: Arc::clone(&request.dag), plan });
-    Ok(published(request, true, key, revision, (RevisionStatus::Pending, request.expires_at)))
+    Ok(published(tx, request, true, key, revision, (RevisionStatus::Pending, expires_at)))
 }
 
 /// What has waited too long is over before the same is asked for again, whether a sweep has come by or not.
@@ -109,7 +110,7 @@ fn same_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<Option<P
             Ok((row.get(0)?, Revision(row.get(1)?), stands))
         })
         .optional()?;
-    Ok(row.map(|(key, revision, stands)| published(request, false, key, revision, stands)))
+    Ok(row.map(|(key, revision, stands)| published(tx, request, false, key, revision, stands)))
 }
 
 /// Was this content turned down before, or left undecided for too long? Then it is no other content.
@@ -145,6 +146,7 @@ fn refuse_other_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<
 }
 
 fn published(
+    tx: &Tx<'_>,
     request: &Publish,
     created: bool,
     key: i64,
@@ -160,7 +162,7 @@ fn published(
         revision,
         status,
         content_hash: request.content_hash.clone(),
-        waits: waiting.map(|at| at.since(request.now)),
+        waits: waiting.map(|at| at.since(tx.now)),
     }
 }
 

@@ -7,6 +7,7 @@ use rusqlite::{OptionalExtension, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::clock;
 use super::tx::Tx;
 use crate::port::{Answer, IdempotencyKey, Once, StoreError};
 
@@ -66,7 +67,7 @@ fn keep(tx: &Tx<'_>, key: &IdempotencyKey, answer: &str) -> Answer<()> {
         key.key,
         key.request_hash,
         answer,
-        tx.now.0
+        clock::unmoved(tx)?.0
     ])?;
     Ok(())
 }
@@ -109,6 +110,6 @@ pub(super) fn forget_old(tx: &Tx<'_>) -> Answer<()> {
             "DELETE FROM idempotency_keys WHERE (caller, key) IN
                  (SELECT caller, key FROM idempotency_keys WHERE created_at <= ?1 LIMIT 0 + ?2)",
         )?
-        .execute(params![tx.now.0.saturating_sub(KEPT.0.cast_signed()), FORGET_MAX])?;
+        .execute(params![clock::unmoved(tx)?.before(KEPT).0, FORGET_MAX])?;
     Ok(())
 }

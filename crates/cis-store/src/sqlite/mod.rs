@@ -157,8 +157,8 @@ impl SqliteStore {
         Self { writer: self.writer.here(), shut: self.shut }
     }
 
-    /// The same store for callers that tell the time by this clock: when somebody sets it, deadlines stay as far off as
-    /// they were.
+    /// The same store by this clock, whatever callers say that it is now: when somebody sets it, deadlines stay as far off
+    /// as they were.
     #[must_use]
     pub fn by_clock(self, clock: Arc<dyn Clock>) -> Self {
         Self { writer: self.writer.by_clock(clock), shut: self.shut }

@@ -46,7 +46,8 @@ impl Reserve {
 
     /// Is there room for new work? Where there was none, looks again, but not all the time.
     pub(super) fn is_kept(&mut self, now: Timestamp) -> bool {
-        if self.missed_at.is_some_and(|missed| now.since(missed) >= LOOK_AGAIN) {
+        // A clock that was set back must not put that off.
+        if self.missed_at.is_some_and(|missed| now < missed || now.since(missed) >= LOOK_AGAIN) {
             self.make(now);
         }
         self.missed_at.is_none()

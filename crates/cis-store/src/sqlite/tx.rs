@@ -15,7 +15,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde_json::Value;
 
-use super::clock::When;
+use super::clock::{Noted, When};
 use super::outbox;
 use super::pulse::Changed;
 use super::steps::Chunks;
@@ -53,8 +53,8 @@ pub(super) struct Memory {
     pub(super) fences: Option<(Epoch, u32)>,
     /// The boot of the machine that life began in.
     pub(super) boot_id: Arc<str>,
-    /// When that was, by the clock that deadlines are kept by. `None`: ask.
-    pub(super) started_at: Option<Timestamp>,
+    /// What is noted of the clock that deadlines are kept by. `None`: ask.
+    pub(super) clock: Option<Noted>,
     pub(super) chunks: Chunks,
     /// What is kept for whoever tells people.
     pub(super) wanted: Wanted,
@@ -86,7 +86,7 @@ impl Memory {
         self.paused_scopes = None;
         self.position = None;
         self.steps = None;
-        self.started_at = None;
+        self.clock = None;
     }
 }
 

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use cis_core::notice::Wanted;
 use cis_core::source::{Clock, Timestamp};
+use rusqlite::Connection;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, Row};
 
 use super::clock::{self, When};
 use super::pulse::Pulse;
@@ -169,11 +169,8 @@ impl Writer {
 
     /// Writes at once, or gives the operation back.
     fn write_here(&self, op: Box<dyn Op>) -> Option<Box<dyn Op>> {
-        if is_long(&self.log_pages) {
-            return Some(op);
-        }
         let mut pen = match self.pen.try_lock() {
-            Ok(pen) if self.here => pen,
+            Ok(pen) if self.here && !is_long(&self.log_pages) => pen,
             Err(TryLockError::Poisoned(pen)) if self.here => distrusted(pen),
             _ => return Some(op),
         };
@@ -252,7 +249,7 @@ where
 fn write_all(pen: &Mutex<Pen>, log_pages: &AtomicI32, mut jobs: mpsc::Receiver<Box<dyn Op>>) {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while jobs.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
-        if is_long(log_pages) {
+        if batch.len() < BATCH_MAX && is_long(log_pages) {
             #[allow(
                 clippy::disallowed_methods,
                 reason = "nothing is waited for: whoever comes meanwhile is welcome"
@@ -304,8 +301,7 @@ impl Pen {
             Ok(())
         }))?;
         let (lost, told) = watch::channel(None);
-        let fold_at = FOLD_PAGES;
-        let mut pen = Self { conn, memory, reserve, tally, pulse, log_pages, fold_at, lost };
+        let mut pen = Self { conn, memory, reserve, tally, pulse, log_pages, fold_at: FOLD_PAGES, lost };
         // If an earlier life ended because the disk could not be synced, its log may be in memory only. Folded back, it
         // is written anew.
         pen.fold(Timestamp(0));
@@ -410,10 +406,11 @@ impl Pen {
         if self.lost.borrow().is_some() {
             return;
         }
-        // Is all of it folded back, so that the next commit begins it anew?
+        // Is all of it folded back?
         let fold = |conn: &Connection| {
-            let whole = |row: &Row<'_>| Ok(row.get::<_, i32>(1)? == row.get::<_, i32>(2)?);
-            Ok::<_, StoreError>(conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], whole)?)
+            let row = conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.try_into())?;
+            let (busy, log, folded): (i32, i32, i32) = row;
+            Ok::<_, StoreError>(busy == 0 && log == folded)
         };
         let folded = match fold(&self.conn) {
             Err(StoreError::Full) if self.reserve.give_up(now) => fold(&self.conn),
@@ -425,8 +422,11 @@ impl Pen {
                 self.fold_at = FOLD_PAGES;
             }
             Err(StoreError::Lost(why)) => self.lose(StoreError::Lost(why)),
-            // What readers keep, or what else may fail, is folded back later: not with every commit, which takes less time.
-            Ok(false) | Err(_) => self.fold_at = self.log_pages.load(Ordering::Relaxed) + FOLD_PAGES,
+            // What readers keep, or what else may fail, is folded back later. To look takes the longer the longer the log is.
+            Ok(false) | Err(_) => {
+                let pages = self.log_pages.load(Ordering::Relaxed);
+                self.fold_at = pages + (pages / 32).max(FOLD_PAGES / 10);
+            }
         }
     }
 

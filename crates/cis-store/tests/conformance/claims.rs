@@ -64,6 +64,18 @@ pub(crate) fn kinds_and_scopes_are_filters<H: Home>(w: &mut World<H>) {
     assert_eq!(taken(w.claim(9)), ["ours/shell"]);
 }
 
+/// Also by what is recorded in the same breath.
+pub(crate) fn what_has_just_become_ready_is_filtered_too<H: Home>(w: &mut World<H>) {
+    let mut tasks = vec![task("first", &[]), task("shell", &[0]), task("skill", &[0])];
+    tasks[2].kind = Kind::Skill(Box::new(SkillCall { skill: "echo".into(), input: json!({}) }));
+    w.go(&dag("d", tasks));
+    let first = w.take_one();
+    let claim = Claim { kinds: vec!["shell"], ..w.claim(9) };
+    let advanced = w.advance(vec![report(&first, Ending::Succeeded, w.now)], Some(claim)).unwrap();
+    assert_eq!(names(&advanced.claimed), ["shell"]);
+    assert_eq!(names(&w.take(9)), ["skill"]);
+}
+
 pub(crate) fn a_window_never_holds_more_than_it_may<H: Home>(w: &mut World<H>) {
     let mut dag = dag("d", (0..7).map(|n| task(&format!("t{n}"), &[])).collect());
     dag.max_parallel = Some(2);

@@ -147,6 +147,7 @@ suite! { sqlite, crate::SqliteHome:
         the_lowest_priority_is_last,
         what_is_ready_later_comes_later,
         kinds_and_scopes_are_filters,
+        what_has_just_become_ready_is_filtered_too,
         a_window_never_holds_more_than_it_may,
         a_window_lets_in_the_most_urgent,
         a_place_given_up_in_a_sweep_is_free_again,

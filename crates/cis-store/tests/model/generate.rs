@@ -116,17 +116,18 @@ fn task(people: bool) -> impl Strategy<Value = (Task, u8)> {
     let waits = option::weighted(0.4, (5u64..60).prop_map(Millis));
     // Few dependencies are likelier than many.
     let bits = (any::<u8>(), any::<u8>()).prop_map(|(a, b)| a & b);
-    (rule, retry, when, waits, -1..=2i32, any::<bool>(), proptest::bool::weighted(0.8), bits, person(people)).prop_map(
-        |(run_if, retry, when, queue_timeout, priority, idempotent, debt_ignorable, bits, person)| {
-            let task = support::with(support::task("t", &[]), |more| {
-                more.retry = retry;
-                more.when = when.map(str::to_owned);
-                more.queue_timeout = queue_timeout;
-            });
-            let task = asking(task, person);
-            (Task { run_if, priority, idempotent, debt_ignorable, ..task }, bits)
-        },
-    )
+    (rule, retry, when, waits, -1..=2i32, any::<bool>(), proptest::bool::weighted(0.8), bits, person(people))
+        .prop_map(
+            |(run_if, retry, when, queue_timeout, priority, idempotent, debt_ignorable, bits, person)| {
+                let task = support::with(support::task("t", &[]), |more| {
+                    more.retry = retry;
+                    more.when = when.map(str::to_owned);
+                    more.queue_timeout = queue_timeout;
+                });
+                let task = asking(task, person);
+                (Task { run_if, priority, idempotent, debt_ignorable, ..task }, bits)
+            },
+        )
 }
 
 /// Whom a task asks, if anybody: about itself, or a question of its own that may run out.

@@ -18,6 +18,9 @@ const TAKEOVERS: u32 = 3;
 /// How long something may be due, while everything works, before that counts as frozen.
 const LATE_MS: i64 = 120_000;
 
+/// Nothing in a definition takes longer than this.
+const LIMIT_MS: i64 = 120_000;
+
 /// Somebody may set the clock by as much before that is noticed: a second where a deadline is made, and one where it is
 /// looked at.
 const UNNOTICED_MS: i64 = 2_000;
@@ -40,6 +43,9 @@ pub(super) struct Judge {
     highest: i64,
     fences: BTreeSet<i64>,
     concluded: BTreeMap<AttemptKey, (Ending, TaskStatus)>,
+    /// The clock was set; and after that the machine was restarted.
+    set: bool,
+    doubtful: bool,
     /// Questions that have been answered with 1 ever since somebody was told so.
     promises: Vec<(String, &'static str, Vec<rusqlite::types::Value>)>,
 }
@@ -156,6 +162,7 @@ impl Judge {
     /// if nobody had seen to it. For how long it was off, only the clock on the wall can tell; if somebody had set that just
     /// before, a task's own time may be over.
     pub(super) fn machine_restarted(&mut self, before: i64, boot: i64) {
+        self.doubtful |= self.set;
         for lease in self.leases.values_mut() {
             lease.deadline = lease.deadline.map(|_| i64::MIN);
             let lived = before < lease.at_least && lease.deadline.is_none();
@@ -293,31 +300,44 @@ impl Judge {
         self.promises.push((what, asks, of.into()));
     }
 
-    /// While everything works: is anything due that nobody sees to?
+    /// Somebody set the clock: no time goes by, and nothing is over for it.
+    pub(super) fn clock_set(&mut self) {
+        self.set = true;
+    }
+
+    /// While everything works: is anything due that nobody sees to, or later than it can be?
     pub(super) fn look_for_frozen(&mut self, conn: &Connection, now: Moment) -> rusqlite::Result<()> {
-        for (asks, until, what) in [
-            ("SELECT execution_id FROM leases WHERE expires < ?1", now.boot, "a lease that ran out"),
+        // A clock that was set just before a restart cannot be told from time gone by.
+        let latest = if self.doubtful { i64::MAX } else { now.wall + LIMIT_MS + UNNOTICED_MS };
+        for (of, from, to, what) in [
+            ("SELECT execution_id, expires FROM leases", now.boot, i64::MAX, "a lease"),
             (
-                "SELECT execution_id FROM task_executions WHERE status = 'ready' AND hold = 2 AND not_before < ?1",
+                "SELECT execution_id, not_before FROM task_executions WHERE status = 'ready' AND hold = 2",
                 now.wall,
-                "a backoff that is over",
+                latest,
+                "a backoff",
             ),
             (
-                "SELECT run_key FROM dag_runs WHERE completed_at IS NULL AND deadline < ?1",
+                "SELECT run_key, deadline FROM dag_runs WHERE completed_at IS NULL AND deadline IS NOT NULL",
                 now.wall,
-                "a run's time that is over",
+                latest,
+                "a run's time",
             ),
             (
-                "SELECT execution_id FROM task_executions WHERE status = 'waiting' AND answer_deadline < ?1",
+                "SELECT execution_id, answer_deadline FROM task_executions
+                 WHERE status = 'waiting' AND answer_deadline IS NOT NULL",
                 now.wall,
-                "a question nobody answered",
+                latest,
+                "a question",
             ),
         ] {
-            let mut statement = conn.prepare_cached(asks)?;
-            let found: Vec<i64> =
-                statement.query_map([until - LATE_MS], |row| row.get(0))?.collect::<Result<_, _>>()?;
-            if !found.is_empty() {
-                self.finds(format!("frozen: {what}, and nobody has seen to it: {found:?}"));
+            let mut statement = conn.prepare_cached(of)?;
+            let open = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let frozen: Vec<(i64, i64)> = open
+                .filter(|found| !found.as_ref().is_ok_and(|(_, at)| (from - LATE_MS..=to).contains(at)))
+                .collect::<Result<_, _>>()?;
+            if !frozen.is_empty() {
+                self.finds(format!("frozen: {what}, due long ago or put off: {frozen:?} at {now:?}"));
             }
         }
         Ok(())

@@ -374,8 +374,10 @@ impl World {
                 self.end_coordinator(false);
             }
             Fault::Disconnect => self.runner.iter_mut().for_each(Runner::lose_connection),
-            // No time goes by: nothing is over for it.
-            Fault::ClockSet(ms) => self.machine.set(ms),
+            Fault::ClockSet(ms) => {
+                self.machine.set(ms);
+                self.judge.clock_set();
+            }
             Fault::Sleep(ms) => {
                 self.machine.sleep(ms);
                 self.judge.time_passed(self.machine.boot_ms());

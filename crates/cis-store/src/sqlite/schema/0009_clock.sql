@@ -3,5 +3,7 @@
 CREATE TABLE clock (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
     boot_id    TEXT    NOT NULL,
-    started_at INTEGER NOT NULL
+    started_at INTEGER NOT NULL,
+    -- By how much, all in all. Keys are too many to move: they are kept by a clock without it.
+    moved      INTEGER NOT NULL DEFAULT 0
 ) STRICT;
