@@ -166,6 +166,16 @@ pub(crate) fn a_heartbeat_keeps_the_lease_and_never_revives_it<H: Home>(w: &mut 
     assert_eq!(code(beat(w, &held, "ann")), ErrorCode::LeaseExpired);
 }
 
+pub(crate) fn a_heartbeat_keeps_nobody_elses_lease<H: Home>(w: &mut World<H>) {
+    let run = w.go(&dag("d", vec![external("a", &[], &[]), external("b", &[], &[])]));
+    let held = claim(w, "ann");
+    later(w, 8_000);
+    beat(w, &held[0], "ann").unwrap();
+    w.sweep_after(2_000);
+    assert_eq!(w.story(run), "running: running ready");
+    assert_eq!(code(beat(w, &held[1], "ann")), ErrorCode::LeaseExpired);
+}
+
 pub(crate) fn what_a_stale_holder_says_changes_nothing<H: Home>(w: &mut World<H>) {
     let run = w.go(&dag("d", vec![external("a", &[], &[])]));
     let old = claim_one(w, "ann");

@@ -162,6 +162,7 @@ suite! { sqlite, crate::SqliteHome:
         a_claim_asked_again_is_the_same_claim,
         a_claim_asked_again_is_only_what_is_still_held,
         a_heartbeat_keeps_the_lease_and_never_revives_it,
+        a_heartbeat_keeps_nobody_elses_lease,
         what_a_stale_holder_says_changes_nothing,
         whoever_takes_over_is_told_how_far_it_was,
         takeovers_come_to_an_end,
