@@ -159,13 +159,15 @@ impl Judge {
     }
 
     /// The machine was off: nobody could keep a claim, so each that was alive lives for another term. One that was not may,
-    /// if nobody had seen to it. For how long it was off, only the clock on the wall can tell; if somebody had set that just
-    /// before, a task's own time may be over.
-    pub(super) fn machine_restarted(&mut self, before: i64, boot: i64) {
+    /// if nobody had seen to it. A task's own time went on; how much of it, only the clock on the wall can tell, and if
+    /// somebody had set that before, it may be over.
+    pub(super) fn machine_restarted(&mut self, before: i64, off_ms: i64, boot: i64) {
         self.doubtful |= self.set;
+        let doubtful = self.doubtful;
         for lease in self.leases.values_mut() {
-            lease.deadline = lease.deadline.map(|_| i64::MIN);
-            let lived = before < lease.at_least && lease.deadline.is_none();
+            let left = |deadline: i64| boot.saturating_add(deadline.saturating_sub(before + off_ms));
+            lease.deadline = lease.deadline.map(|deadline| if doubtful { i64::MIN } else { left(deadline) });
+            let lived = before < lease.at_least;
             (lease.at_least, lease.at_most) = (if lived { boot + lease.term } else { i64::MIN }, i64::MAX);
         }
         let begun = self.tries.iter().map(|(execution, tries)| (*execution, tries.last_fence));

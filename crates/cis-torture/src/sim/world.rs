@@ -400,7 +400,8 @@ impl World {
         }
         let before = self.machine.boot_ms();
         self.machine.restart(off_ms);
-        self.judge.machine_restarted(before, self.machine.boot_ms());
+        self.judge.machine_restarted(before, off_ms, self.machine.boot_ms());
+        self.judge.time_passed(self.machine.boot_ms());
     }
 
     /// From now on nothing goes wrong. Everything has its turn in every round until nothing is left to do.
