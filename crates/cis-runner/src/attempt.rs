@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::clock::{NS_PER_MS, boot_ns, wall_ms};
 use crate::journal::Leader;
@@ -99,7 +99,7 @@ impl Attempt {
         start: Box<Start>,
         context: &Context,
         logs: &Path,
-        spawner: &Spawner,
+        spawner: &mut Spawner,
         strays: &mut Strays,
     ) -> Result<(Attempt, Leader), String> {
         let made = |error: rustix::io::Errno| format!("cannot make a pipe: {error}");
@@ -126,7 +126,7 @@ impl Attempt {
         let birth = strays.birth();
         let started_ns = boot_ns();
         cis_fail::point("runner.before_spawn");
-        let pid = spawner.spawn(&start, context, &cookie, descriptors)?;
+        let (pid, pidfd) = spawner.spawn(&start, context, &cookie, descriptors)?;
         cis_fail::point("runner.after_spawn");
         strays.add_leader(pid, start.key);
         let leader = Leader {
@@ -134,10 +134,6 @@ impl Attempt {
             from_tick: started_ns / TICK_NS,
             to_tick: boot_ns() / TICK_NS,
         };
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| {
-            abandon(pid, start.key, strays);
-            format!("cannot watch process {}: {error}", leader.pid)
-        })?;
         let log = log::Writer::new(logs.join(&start.log), start.log_cap_bytes);
         let mut attempt = Attempt {
             start,
@@ -307,12 +303,4 @@ fn read_outputs(file: File) -> io::Result<String> {
         return Err(io::Error::other("more than 1 MiB"));
     }
     String::from_utf8(bytes).map_err(|_| io::Error::other("not UTF-8"))
-}
-
-/// Takes back a process that cannot be watched.
-fn abandon(pid: Pid, key: AttemptKey, strays: &mut Strays) {
-    let _ = kill_process_group(pid, Signal::KILL);
-    strays.remove_leader(pid, key);
-    let _ =
-        rustix::process::waitid(rustix::process::WaitId::Pid(pid), rustix::process::WaitIdOptions::EXITED);
 }

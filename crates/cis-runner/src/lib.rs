@@ -21,7 +21,8 @@
 //! | `coordinator` | who is heard, and what is answered |
 //! | `ending` | how attempts end |
 //! | `attempt` | one attempt: process, pipes, log, timers |
-//! | `spawn` | starting a process |
+//! | `spawn` | what a process starts with |
+//! | `clone` | starting it |
 //! | `stray` | finding what escaped from an attempt |
 //! | [`marked`] | the same as seen from outside, for whoever looks after a directory |
 //! | `remnant` | what an earlier, killed runner left running |
@@ -33,6 +34,7 @@
 mod attempt;
 pub mod client;
 mod clock;
+mod clone;
 mod coordinator;
 mod door;
 mod ending;

@@ -365,7 +365,7 @@ impl Runner {
         if let Some((_, own)) = raised {
             let _ = setrlimit(Resource::Nofile, own);
         }
-        let started = Attempt::start(start, &context, &self.logs, &self.spawner, &mut self.strays);
+        let started = Attempt::start(start, &context, &self.logs, &mut self.spawner, &mut self.strays);
         if let Some((raised, _)) = raised {
             let _ = setrlimit(Resource::Nofile, raised);
         }

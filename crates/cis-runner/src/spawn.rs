@@ -1,21 +1,18 @@
-//! Starting a process: a prepared environment, three descriptors, a process group of its own.
-//!
-//! `posix_spawn` directly, because it can take an environment that was put together once per run, and because
-//! it resets what the runner itself was started with (ignored signals, a signal mask).
+//! What a process starts with: an environment that was put together once per run, three descriptors, a process group of
+//! its own, and nothing of how the runner itself was started (ignored signals, a signal mask).
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, OsStr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
-use nix::sys::signal::SigSet;
 use rustix::process::Pid;
 
+use crate::clone::{Cloner, Program};
 use crate::protocol::{Start, Text};
 
 /// The environment and directory that attempts of one run start from.
@@ -79,7 +76,7 @@ fn variable(name: &[u8], value: &[u8]) -> Option<CString> {
 /// What is the same for every process started.
 #[derive(Debug)]
 pub(crate) struct Spawner {
-    attributes: PosixSpawnAttr,
+    cloner: Cloner,
     null: OwnedFd,
 }
 
@@ -94,12 +91,7 @@ pub(crate) struct Descriptors<'a> {
 
 impl Spawner {
     pub(crate) fn new() -> std::io::Result<Spawner> {
-        let mut attributes = attributes()?;
-        let flags = attributes.flags()?;
-        attributes.set_flags(flags | PosixSpawnFlags::POSIX_SPAWN_SETPGROUP)?;
-        attributes.set_pgroup(nix::unistd::Pid::from_raw(0))?;
-        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
-        Ok(Spawner { attributes, null: null.into() })
+        Ok(Spawner { cloner: Cloner::new(), null: null()? })
     }
 
     /// Starts the attempt; the error is for people and names what is missing.
@@ -107,12 +99,12 @@ impl Spawner {
     /// Changes the runner's own directory to the attempt's: the runner has no use for one, and this way a
     /// missing directory is told apart from a missing program.
     pub(crate) fn spawn(
-        &self,
+        &mut self,
         start: &Start,
         context: &Context,
         cookie: &CStr,
         descriptors: Descriptors<'_>,
-    ) -> Result<Pid, String> {
+    ) -> Result<(Pid, OwnedFd), String> {
         let directory = match &start.workdir {
             Some(workdir) => &context.cwd.join(workdir),
             None => &context.cwd,
@@ -123,59 +115,48 @@ impl Spawner {
         let arguments = strings(&start.argv)?;
         let own = own_variables(start)?;
         let environment = environment(context, start, &own, cookie);
-        let program = self.program(name, start, context)?;
-        let actions = self.actions(descriptors).map_err(|error| format!("cannot start `{name}`: {error}"))?;
-        let pid = match posix_spawn(program.as_c_str(), &actions, &self.attributes, &arguments, &environment)
-        {
-            Err(Errno::ENOENT) if !name.contains('/') => {
+        let path = program(name, start, context)?;
+        let stdin = descriptors.stdin.unwrap_or(self.null.as_fd());
+        let program = Program {
+            path: &path,
+            arguments: &arguments,
+            environment: &environment,
+            descriptors: [stdin, descriptors.stdout, descriptors.stderr],
+            closed: &[],
+            leads: true,
+        };
+        let started = match self.cloner.start(&program) {
+            Err(error) if error.kind() == ErrorKind::NotFound && !name.contains('/') => {
                 // It has moved since it was found.
                 context.programs.borrow_mut().remove(name);
-                let program = self.program(name, start, context)?;
-                posix_spawn(program.as_c_str(), &actions, &self.attributes, &arguments, &environment)
+                let path = self::program(name, start, context)?;
+                self.cloner.start(&Program { path: &path, ..program })
             }
-            result => result,
+            started => started,
         };
-        let pid = pid.map_err(|error| {
-            let shown = program.to_string_lossy();
-            format!("cannot start `{shown}`: {}", std::io::Error::from(error))
-        })?;
-        Pid::from_raw(pid.as_raw()).ok_or_else(|| format!("`{name}` got no process id"))
-    }
-
-    fn actions(&self, descriptors: Descriptors<'_>) -> Result<PosixSpawnFileActions, Errno> {
-        let stdin = descriptors.stdin.unwrap_or(self.null.as_fd());
-        let mut actions = PosixSpawnFileActions::init()?;
-        actions.add_dup2(stdin.as_raw_fd(), 0)?;
-        actions.add_dup2(descriptors.stdout.as_raw_fd(), 1)?;
-        actions.add_dup2(descriptors.stderr.as_raw_fd(), 2)?;
-        Ok(actions)
-    }
-
-    /// Where the program is. Looked up here, in the attempt's own PATH: `posix_spawnp` would use the runner's.
-    fn program(&self, name: &str, start: &Start, context: &Context) -> Result<CString, String> {
-        if name.contains('/') {
-            return CString::new(name).map_err(|_| nul_in("program"));
-        }
-        let own_path = start.env.iter().rev().find(|(name, _)| name == "PATH");
-        if let Some((_, path)) = own_path {
-            return find(name, path.as_bytes());
-        }
-        if let Some(program) = context.programs.borrow().get(name) {
-            return Ok(program.clone());
-        }
-        let program = find(name, context.value("PATH").unwrap_or(b"/usr/local/bin:/usr/bin:/bin"))?;
-        context.programs.borrow_mut().insert(name.to_owned(), program.clone());
-        Ok(program)
+        started.map_err(|error| format!("cannot start `{}`: {error}", path.to_string_lossy()))
     }
 }
 
-/// Default signals and an empty mask, whatever the caller had.
-fn attributes() -> Result<PosixSpawnAttr, Errno> {
-    let mut attributes = PosixSpawnAttr::init()?;
-    attributes.set_flags(PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK)?;
-    attributes.set_sigdefault(&SigSet::all())?;
-    attributes.set_sigmask(&SigSet::empty())?;
-    Ok(attributes)
+/// Where the program is. Looked up in the attempt's own PATH, not in the runner's.
+fn program(name: &str, start: &Start, context: &Context) -> Result<CString, String> {
+    if name.contains('/') {
+        return CString::new(name).map_err(|_| nul_in("program"));
+    }
+    let own_path = start.env.iter().rev().find(|(name, _)| name == "PATH");
+    if let Some((_, path)) = own_path {
+        return find(name, path.as_bytes());
+    }
+    if let Some(program) = context.programs.borrow().get(name) {
+        return Ok(program.clone());
+    }
+    let program = find(name, context.value("PATH").unwrap_or(b"/usr/local/bin:/usr/bin:/bin"))?;
+    context.programs.borrow_mut().insert(name.to_owned(), program.clone());
+    Ok(program)
+}
+
+fn null() -> std::io::Result<OwnedFd> {
+    Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
 }
 
 fn find(name: &str, path: &[u8]) -> Result<CString, String> {
@@ -237,27 +218,28 @@ pub(crate) fn spawn_detached(
     stderr: BorrowedFd<'_>,
     without: &[&str],
 ) -> std::io::Result<Pid> {
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    let mut actions = PosixSpawnFileActions::init()?;
-    actions.add_dup2(null.as_raw_fd(), 0)?;
-    actions.add_dup2(null.as_raw_fd(), 1)?;
-    actions.add_dup2(stderr.as_raw_fd(), 2)?;
-    for inherited in inheritable_descriptors()? {
-        actions.add_close(inherited)?;
-    }
-    let program = CString::new(exe.as_os_str().as_bytes())?;
-    let mut argv = vec![program.clone()];
+    let null = null()?;
+    let path = CString::new(exe.as_os_str().as_bytes())?;
+    let mut argv = vec![path.clone()];
     for argument in arguments {
         argv.push(CString::new(argument.as_bytes())?);
     }
-    let mut environment = Vec::new();
+    let mut variables = Vec::new();
     for (name, value) in std::env::vars_os() {
         if !without.iter().any(|gone| name == *gone) {
-            environment.extend(variable(name.as_bytes(), value.as_bytes()));
+            variables.extend(variable(name.as_bytes(), value.as_bytes()));
         }
     }
-    let pid = posix_spawn(program.as_c_str(), &actions, &attributes()?, &argv, &environment)?;
-    Pid::from_raw(pid.as_raw()).ok_or_else(|| std::io::Error::other("no process id"))
+    let environment: Vec<&CStr> = variables.iter().map(CString::as_c_str).collect();
+    let (pid, _) = Cloner::new().start(&Program {
+        path: &path,
+        arguments: &argv,
+        environment: &environment,
+        descriptors: [null.as_fd(), null.as_fd(), stderr],
+        closed: &inheritable_descriptors()?,
+        leads: false,
+    })?;
+    Ok(pid)
 }
 
 /// Descriptors above stderr that an exec would hand down: a lock or a pipe of whoever called us must not live

@@ -2,8 +2,8 @@
 //! It becomes the default of this process, so that a store opens its files as it always does. The index of the log
 //! (`-shm`) is memory that no power loss leaves: it is left alone.
 //!
-//! This is the one place of the workspace with `unsafe` code, because SQLite's interface is one of C: tables of
-//! functions, and files that are as large as their table says.
+//! It takes `unsafe` code, because SQLite's interface is one of C: tables of functions, and files that are as large as
+//! their table says.
 #![allow(unsafe_code, reason = "SQLite calls it by function pointers")]
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
