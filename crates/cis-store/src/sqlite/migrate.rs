@@ -8,6 +8,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, ffi};
 
 use super::Durability;
+use super::writer::fold;
 use crate::port::{Answer, StoreError};
 
 /// Every migration, in order. `PRAGMA user_version` counts how many have been applied.
@@ -49,8 +50,8 @@ pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
     // A page of 4 KiB matches what the disk writes at once; WAL lets readers go on while one writes. Whoever writes
     // folds the log back, and hears it if that fails.
     conn.execute_batch(&format!(
-        "PRAGMA journal_mode = WAL;
-         PRAGMA synchronous = {synchronous};
+        "PRAGMA synchronous = {synchronous};
+         PRAGMA journal_mode = WAL;
          PRAGMA wal_autocheckpoint = 0;
          PRAGMA journal_size_limit = {LOG_BYTES};
          PRAGMA cache_size = -{CACHE_KIB};
@@ -60,7 +61,13 @@ pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
     // Readers never write, so this waits only for another process that ends its turn as the writer.
     conn.busy_timeout(std::time::Duration::from_secs(10))?;
     conn.set_prepared_statement_cache_capacity(96);
+    let is_new = version(&conn)? == 0;
     migrate(&mut conn)?;
+    // If an earlier life ended because the disk could not be synced, its log may be in memory only. Folded back, it is
+    // written anew. What readers keep, or what there is no room for, is folded back later.
+    if !is_new && let Err(lost @ StoreError::Lost(_)) = fold(&conn) {
+        return Err(lost);
+    }
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     Ok(conn)
 }

@@ -272,6 +272,13 @@ fn is_long(log_pages: &AtomicI32) -> bool {
     log_pages.load(Ordering::Relaxed) >= LONG_PAGES
 }
 
+/// Folds the log back into the file, as far as readers let it. Is all of it?
+pub(super) fn fold(conn: &Connection) -> Answer<bool> {
+    let row = conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.try_into())?;
+    let (busy, log, folded): (i32, i32, i32) = row;
+    Ok(busy == 0 && log == folded)
+}
+
 /// The connection that writes; whoever holds it is alone.
 struct Pen {
     conn: Connection,
@@ -301,10 +308,7 @@ impl Pen {
             Ok(())
         }))?;
         let (lost, told) = watch::channel(None);
-        let mut pen = Self { conn, memory, reserve, tally, pulse, log_pages, fold_at: FOLD_PAGES, lost };
-        // If an earlier life ended because the disk could not be synced, its log may be in memory only. Folded back, it
-        // is written anew.
-        pen.fold(Timestamp(0));
+        let pen = Self { conn, memory, reserve, tally, pulse, log_pages, fold_at: FOLD_PAGES, lost };
         Ok((pen, told))
     }
 
@@ -406,12 +410,6 @@ impl Pen {
         if self.lost.borrow().is_some() {
             return;
         }
-        // Is all of it folded back?
-        let fold = |conn: &Connection| {
-            let row = conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.try_into())?;
-            let (busy, log, folded): (i32, i32, i32) = row;
-            Ok::<_, StoreError>(busy == 0 && log == folded)
-        };
         let folded = match fold(&self.conn) {
             Err(StoreError::Full) if self.reserve.give_up(now) => fold(&self.conn),
             folded => folded,
