@@ -41,19 +41,22 @@ fn words<T>(answer: Result<T, StoreError>) -> String {
     }
 }
 
-/// An empty file after every migration there is, one after the other.
-fn migrated(dir: &Path) -> PathBuf {
-    let file = dir.join("migrated.db");
-    let conn = Connection::open(&file).unwrap();
-    let migrations = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sqlite/schema");
-    let mut paths: Vec<PathBuf> = migrations.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+/// Every migration there is, in order.
+fn migrations() -> Vec<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sqlite/schema");
+    let mut paths: Vec<PathBuf> = dir.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| !path.ends_with("whole.sql"));
     paths.sort();
-    for path in &paths {
-        conn.execute_batch(&std::fs::read_to_string(path).unwrap()).unwrap();
+    paths.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
+}
+
+/// An empty file after these migrations, one after the other.
+fn migrated(file: &Path, migrations: &[String]) {
+    let conn = Connection::open(file).unwrap();
+    for sql in migrations {
+        conn.execute_batch(sql).unwrap();
     }
-    conn.pragma_update(None, "user_version", paths.len()).unwrap();
-    file
+    conn.pragma_update(None, "user_version", migrations.len()).unwrap();
 }
 
 fn counters(file: &Path) -> Vec<(String, i64)> {
@@ -66,11 +69,38 @@ fn counters(file: &Path) -> Vec<(String, i64)> {
 #[test]
 fn a_new_file_is_what_migrations_make_of_an_empty_one() {
     let dir = support::dir();
-    let (new, migrated) = (created(dir.path()), migrated(dir.path()));
-    let found = schema(&migrated);
+    let (new, old) = (created(dir.path()), dir.path().join("old.db"));
+    migrated(&old, &migrations());
+    let found = schema(&old);
     assert!(schema(&new) == found, "if this is meant, put it into whole.sql:\n{found}");
-    assert_eq!(counters(&new), counters(&migrated));
-    assert_eq!(version(&new), version(&migrated));
+    assert_eq!(counters(&new), counters(&old));
+    assert_eq!(version(&new), version(&old));
+}
+
+#[test]
+fn a_file_of_any_version_is_brought_up_to_date() {
+    let (dir, migrations) = (support::dir(), migrations());
+    let new = created(dir.path());
+    for applied in 1..migrations.len() {
+        let old = support::dir();
+        migrated(&old.path().join("dag.db"), &migrations[..applied]);
+        let old = created(old.path());
+        assert_eq!((version(&old), schema(&old)), (version(&new), schema(&new)), "from {applied}");
+    }
+}
+
+/// What it builds one for is built anew for every row that is written.
+#[test]
+fn no_check_takes_a_table_to_look_things_up_in() {
+    let dir = support::dir();
+    let conn = Connection::open(created(dir.path())).unwrap();
+    let mut tables = conn.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'").unwrap();
+    for table in tables.query_map([], |row| row.get::<_, String>(0)).unwrap().map(Result::unwrap) {
+        let mut plan = conn.prepare(&format!("EXPLAIN INSERT INTO \"{table}\" DEFAULT VALUES")).unwrap();
+        let steps = plan.query_map([], |row| row.get::<_, String>(1)).unwrap();
+        let steps: Vec<String> = steps.map(Result::unwrap).collect();
+        assert!(!steps.iter().any(|step| step == "OpenEphemeral"), "{table}: {steps:?}");
+    }
 }
 
 #[test]

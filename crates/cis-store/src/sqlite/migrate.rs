@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0007_at_node.sql"),
     include_str!("schema/0008_prune.sql"),
     include_str!("schema/0009_clock.sql"),
+    include_str!("schema/0010_checks.sql"),
 ];
 
 /// What they make of an empty file. Said at once it takes a fifth of the time.

@@ -26,7 +26,7 @@ CREATE TABLE dag_definitions (
     tasks_json     TEXT    NOT NULL,
     tasks_count    INTEGER NOT NULL CHECK (tasks_count > 0),
     target_node    TEXT,
-    status         TEXT    NOT NULL CHECK (status IN ('pending', 'confirmed', 'rejected', 'expired')),
+    status         TEXT    NOT NULL CHECK (status IN ('pending', 'confirmed') OR status IN ('rejected', 'expired')),
     version        INTEGER NOT NULL DEFAULT 1,
     created_by     TEXT    NOT NULL,
     created_at     INTEGER NOT NULL,
@@ -40,10 +40,10 @@ CREATE TABLE dag_runs (
     dag_key         INTEGER NOT NULL REFERENCES dags,
     definition_key  INTEGER NOT NULL REFERENCES dag_definitions,
     number          INTEGER NOT NULL,
-    status          TEXT    NOT NULL CHECK (status IN ('queued', 'running', 'cancelling', 'compensating',
-                                                       'completed', 'failed', 'cancelled', 'timed_out')),
+    status          TEXT    NOT NULL CHECK (status IN ('queued', 'running') OR status IN ('completed', 'failed')
+                                    OR status IN ('cancelling', 'cancelled') OR status IN ('timed_out', 'compensating')),
     version         INTEGER NOT NULL DEFAULT 1,
-    stop_reason     TEXT    CHECK (stop_reason IN ('cancel', 'owner_gone', 'timeout', 'first_success')),
+    stop_reason     TEXT    CHECK (stop_reason IN ('cancel', 'owner_gone') OR stop_reason IN ('timeout', 'first_success')),
     params_json     TEXT    NOT NULL,
     priority        INTEGER NOT NULL,
     max_parallel    INTEGER CHECK (max_parallel > 0),
@@ -68,7 +68,7 @@ CREATE TABLE dag_runs (
     -- Tasks that are claimable or live; kept only where max_parallel is set, and never above it.
     window          INTEGER NOT NULL DEFAULT 0 CHECK (window >= 0), paused INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)), at_node INTEGER NOT NULL DEFAULT 0 CHECK (at_node IN (0, 1)), traceparent TEXT, last_position INTEGER,
     UNIQUE (dag_key, number),
-    CHECK ((completed_at IS NOT NULL) = (status IN ('completed', 'failed', 'cancelled', 'timed_out'))),
+    CHECK ((completed_at IS NOT NULL) = (status IN ('completed', 'failed') OR status IN ('cancelled', 'timed_out'))),
     CHECK (max_parallel IS NULL OR window <= max_parallel)
 ) STRICT;
 CREATE TABLE dags (
@@ -128,7 +128,7 @@ CREATE TABLE notes (
 CREATE TABLE outbox (
     position    INTEGER NOT NULL,
     way         TEXT    NOT NULL CHECK (way IN ('command', 'webhook')),
-    occasion    TEXT    NOT NULL CHECK (occasion IN ('waiting', 'failed', 'completed')),
+    occasion    TEXT    NOT NULL CHECK (occasion IN ('waiting', 'failed') OR occasion = 'completed'),
     tries       INTEGER NOT NULL DEFAULT 0,
     -- When it is tried next.
     due_at      INTEGER,
@@ -147,7 +147,7 @@ CREATE TABLE pruned_runs (
     run_id    TEXT    NOT NULL UNIQUE,
     dag_key   INTEGER NOT NULL REFERENCES dags,
     number    INTEGER NOT NULL,
-    status    TEXT    NOT NULL CHECK (status IN ('completed', 'failed', 'cancelled', 'timed_out')),
+    status    TEXT    NOT NULL CHECK (status IN ('completed', 'failed') OR status IN ('cancelled', 'timed_out')),
     ended_at  INTEGER NOT NULL,
     pruned_at INTEGER NOT NULL,
     UNIQUE (dag_key, number)
@@ -172,10 +172,10 @@ CREATE TABLE "queues" (
 CREATE TABLE "steps" (
     step_key INTEGER PRIMARY KEY,
     run_key  INTEGER NOT NULL,
-    kind     TEXT    NOT NULL CHECK (kind IN ('create', 'spread', 'stop', 'pause')),
+    kind     TEXT    NOT NULL CHECK (kind IN ('create', 'spread') OR kind IN ('stop', 'pause')),
     -- The task whose end is still to be told to its dependents.
     task_ix  INTEGER,
-    impact   TEXT CHECK (impact IN ('fine', 'failed', 'blocked')),
+    impact   TEXT CHECK (impact IN ('fine', 'failed') OR impact = 'blocked'),
     -- How far it has got.
     cursor   INTEGER NOT NULL DEFAULT 0
 ) STRICT;
@@ -190,8 +190,9 @@ CREATE TABLE task_executions (
     execution_id   INTEGER PRIMARY KEY,
     run_key        INTEGER NOT NULL,
     task_id        TEXT    NOT NULL,
-    status         TEXT    NOT NULL CHECK (status IN ('pending', 'waiting', 'ready', 'running', 'cancelling',
-                                                      'completed', 'failed', 'cancelled', 'timed_out', 'skipped')),
+    status         TEXT    NOT NULL CHECK (status IN ('pending', 'ready') OR status IN ('running', 'completed')
+                                   OR status IN ('failed', 'skipped') OR status IN ('cancelling', 'cancelled')
+                                   OR status IN ('waiting', 'timed_out')),
     version        INTEGER NOT NULL DEFAULT 1,
     attempt        INTEGER NOT NULL DEFAULT 0,
     free_tries     INTEGER NOT NULL DEFAULT 0,
@@ -199,7 +200,7 @@ CREATE TABLE task_executions (
     deps_failed    INTEGER NOT NULL DEFAULT 0,
     deps_blocked   INTEGER NOT NULL DEFAULT 0,
     -- While ready: 0 claimable, 1 held back by max_parallel, 2 held back until not_before.
-    hold           INTEGER NOT NULL DEFAULT 0 CHECK (hold IN (0, 1, 2)),
+    hold           INTEGER NOT NULL DEFAULT 0 CHECK (hold BETWEEN 0 AND 2),
     queue_key      INTEGER NOT NULL,
     priority       INTEGER NOT NULL,
     ready_order    INTEGER NOT NULL DEFAULT 0,
