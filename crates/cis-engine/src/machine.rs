@@ -2,12 +2,15 @@
 //! so a simulation can stand in for all of them and have it all again.
 
 use std::io;
+use std::os::unix::net::UnixStream as Connection;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-use cis_core::source::{Clock, Millis, Random};
+use cis_core::source::{BootTime, Clock, Millis, Random, Timestamp};
 use cis_runner::client;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
 
 use crate::system::{self, System};
 
@@ -30,7 +33,37 @@ pub trait Machine: Clock + Random {
     ) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 
-impl Machine for System {
+/// The machine this process runs on.
+#[derive(Debug, Default)]
+pub(crate) struct Real {
+    /// A connection that was begun before anybody asked for it.
+    early: Mutex<Option<JoinHandle<io::Result<Connection>>>>,
+}
+
+impl Real {
+    /// Begins to connect to the runner of `data_dir`, for whoever will soon ask for it.
+    pub(crate) fn reaching(data_dir: &Path, exe: &Path) -> Self {
+        Self { early: Mutex::new(Some(connecting(data_dir, exe))) }
+    }
+}
+
+impl Clock for Real {
+    fn now(&self) -> Timestamp {
+        System.now()
+    }
+
+    fn since_boot(&self) -> BootTime {
+        System.since_boot()
+    }
+}
+
+impl Random for Real {
+    fn bits(&self) -> u64 {
+        System.bits()
+    }
+}
+
+impl Machine for Real {
     type Stream = UnixStream;
 
     fn boot_id(&self) -> String {
@@ -42,10 +75,15 @@ impl Machine for System {
     }
 
     async fn reach_runner(&self, data_dir: &Path, exe: &Path) -> io::Result<UnixStream> {
-        let (data_dir, exe) = (data_dir.to_owned(), exe.to_owned());
-        let connect = move || client::connect_or_spawn(&data_dir, &exe);
-        let stream = tokio::task::spawn_blocking(connect).await.map_err(io::Error::other)??;
+        let early = self.early.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let connecting = early.unwrap_or_else(|| connecting(data_dir, exe));
+        let stream = connecting.await.map_err(io::Error::other)??;
         stream.set_nonblocking(true)?;
         UnixStream::from_std(stream)
     }
+}
+
+fn connecting(data_dir: &Path, exe: &Path) -> JoinHandle<io::Result<Connection>> {
+    let (data_dir, exe) = (data_dir.to_owned(), exe.to_owned());
+    tokio::task::spawn_blocking(move || client::connect_or_spawn(&data_dir, &exe))
 }

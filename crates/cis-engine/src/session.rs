@@ -30,6 +30,7 @@ use crate::coordinator::handle::next_look;
 use crate::coordinator::{Changes, Coordinator, Handle, Options, SELF};
 use crate::data_dir::{CoordinatorLock, DataDir};
 use crate::inspection::Inspection;
+use crate::machine::Real;
 use crate::recovery::Recovery;
 use crate::server::Server;
 use crate::system::System;
@@ -387,13 +388,18 @@ async fn live(
     ready: mpsc::Sender<(Handle, tokio::runtime::Handle, SqliteStore)>,
 ) -> Result<(), Refusal> {
     options.data_dir.check_database()?;
+    // A runner takes about as long to start as a store to open.
+    let machine = match options.runs_at_once {
+        true => Real::reaching(options.data_dir.root(), &options.exe),
+        false => Real::default(),
+    };
     let (database, now) = (options.data_dir.database(), System.now());
     let store = SqliteStore::open_reserving(&database, options.durability, RESERVE_BYTES, now)?;
     let store = store.by_clock(Arc::new(System));
     // Before anything is recorded: what ended while nobody coordinated is told of as well.
     store.keep_notices(options.notices.clone());
     let data_dir = options.data_dir.clone();
-    let (coordinator, handle) = Coordinator::start(store.clone().here(), options, System).await?;
+    let (coordinator, handle) = Coordinator::start(store.clone().here(), options, machine).await?;
     let server = Server::listen(&data_dir, handle.clone()).map_err(|e| unreachable(&e))?;
     let Recovery { epoch, unclean, .. } = *coordinator.recovery();
     // Without a thread to look on, the next coordinator looks.

@@ -129,6 +129,7 @@ fn a_node_whose_disk_cannot_be_synced_ends_and_says_why() {
         slots: 1,
         durability: Durability::Power,
         limits: Limits::default(),
+        runs_at_once: false,
         address: None,
         notices: Wanted::default(),
     };

@@ -83,6 +83,8 @@ pub struct Options {
     pub slots: u32,
     pub durability: Durability,
     pub limits: Limits,
+    /// Something is going to be run as soon as the coordinator is there.
+    pub runs_at_once: bool,
     /// Where this process serves others over HTTP, if it does.
     pub address: Option<String>,
     /// What to keep for whoever tells people.

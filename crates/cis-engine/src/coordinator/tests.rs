@@ -89,6 +89,7 @@ async fn coordinator(
         slots: 1,
         durability: Durability::Process,
         limits: Limits::default(),
+        runs_at_once: false,
         address: None,
         notices: Wanted::default(),
     };

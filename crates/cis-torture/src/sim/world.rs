@@ -96,6 +96,7 @@ impl World {
             slots: 1 + chance.below(3) as u32,
             durability: Durability::Process,
             limits: Limits::default(),
+            runs_at_once: false,
             address: None,
             notices: Wanted::default(),
         };

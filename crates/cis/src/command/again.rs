@@ -1,6 +1,7 @@
 //! `cis dag resume` and `cis dag retry`: a new run of the same revision that carries over what had completed.
 
 use cis_engine::again::{Again, sequel};
+use cis_engine::coordinator::Options;
 use cis_engine::session::Session;
 
 use super::run::{self, Ready, Wish};
@@ -28,7 +29,7 @@ fn again(setup: &Setup, id: &str, options: &AgainOptions, what: Again<'_>) -> Ou
     let here = std::env::current_dir().unwrap_or_default();
     let skill_dirs = setup.skill_dirs(&options.skills.dirs, &here);
     let ready = Ready { definition: run.definition, plan: sequel.plan, dag: sequel.dag, skill_dirs };
-    let session = Session::open(setup.options()?)?;
+    let session = Session::open(Options { runs_at_once: true, ..setup.options()? })?;
     let wish = Wish {
         params: run.given_params(),
         max_parallel: options.max_parallel.or(run.max_parallel),

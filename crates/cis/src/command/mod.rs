@@ -302,6 +302,7 @@ impl Setup {
                 grace: self.config.grace.value,
                 log_cap_bytes: self.config.log_cap_bytes.value,
             },
+            runs_at_once: false,
             address: None,
             notices: Wanted::default(),
         })

@@ -11,6 +11,7 @@ use cis_core::source::{Clock, new_run_id};
 use cis_core::task::TaskStatus;
 use cis_engine::command::{Command, SharedDag};
 use cis_engine::context::Context;
+use cis_engine::coordinator::Options;
 use cis_engine::recovery::Recovery;
 use cis_engine::session::Session;
 use cis_engine::system::{System, user};
@@ -64,7 +65,7 @@ fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
     }
     // Before anything is published: a task that does not exist must not confirm anything.
     selection(args, &loaded.dag, &loaded.plan, None)?;
-    let mut session = Session::open(setup.options()?)?;
+    let mut session = Session::open(Options { runs_at_once: true, ..setup.options()? })?;
     warn_durability(&mut session, args)?;
     warn_external(&mut session, &loaded.dag)?;
     let ready = confirm_own(&mut session, loaded)?;
@@ -118,7 +119,7 @@ fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
     if args.dry_run {
         return dry_run(setup, &ready.dag, &ready.plan, fates);
     }
-    let mut session = Session::open(setup.options()?)?;
+    let mut session = Session::open(Options { runs_at_once: true, ..setup.options()? })?;
     warn_durability(&mut session, args)?;
     warn_external(&mut session, &ready.dag)?;
     let wish = Wish {
