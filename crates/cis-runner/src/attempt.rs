@@ -14,7 +14,7 @@ use crate::clock::{NS_PER_MS, boot_ns, wall_ms};
 use crate::journal::Leader;
 use crate::log::{self, Stream};
 use crate::process::TICK_NS;
-use crate::protocol::{AttemptKey, FromRunner, Outcome, STARTED_AFTER_MS, Start};
+use crate::protocol::{AttemptKey, FromRunner, LogSummary, Outcome, STARTED_AFTER_MS, Start};
 use crate::remnant::{SWEEP_NS_MAX, SWEEP_NS_MIN};
 use crate::spawn::{Context, Descriptors, Spawner};
 use crate::stray::{Birth, COOKIE, Strays};
@@ -62,6 +62,9 @@ pub(crate) struct Feed {
     text: Vec<u8>,
     sent: usize,
 }
+
+/// What is left of an attempt that is over: descriptors to close, memory to free.
+pub(crate) type Husk = ([Option<File>; 2], OwnedFd, Box<Start>);
 
 /// A started attempt.
 #[derive(Debug)]
@@ -248,7 +251,6 @@ impl Attempt {
                     break;
                 }
             }
-            self.pipes[index] = None;
         }
     }
 
@@ -287,9 +289,9 @@ impl Attempt {
         outputs.map(Some)
     }
 
-    /// Closes the log.
-    pub(crate) fn finish_log(self, ended_ms: i64) -> crate::protocol::LogSummary {
-        self.log.finish(ended_ms)
+    /// Closes the log. What else there is of it is to be dropped when there is time.
+    pub(crate) fn finish_log(self, ended_ms: i64) -> (LogSummary, Husk) {
+        (self.log.finish(ended_ms), (self.pipes, self.pidfd, self.start))
     }
 }
 

@@ -115,9 +115,11 @@ impl Runner {
             return;
         };
         attempt.exit = Some(code);
-        // The descriptor stays readable as long as the zombie stays.
-        let _ = epoll::delete(&self.epoll, &attempt.pidfd);
         self.settle(number);
+        if let Some(attempt) = self.attempts.get(&number) {
+            // The descriptor stays readable as long as the zombie stays.
+            let _ = epoll::delete(&self.epoll, &attempt.pidfd);
+        }
     }
 
     /// Begins to end an attempt, unless it has already ended by itself.
@@ -253,7 +255,8 @@ impl Runner {
             Err(_) => (outcome, None),
         };
         let (key, started_ms) = (attempt.key(), attempt.started_ms);
-        let log = attempt.finish_log(ended_ms);
+        let (log, husk) = attempt.finish_log(ended_ms);
+        self.husks.push(husk);
         self.conclude(Ended { key, outcome, started_ms, ended_ms, log, outputs });
     }
 

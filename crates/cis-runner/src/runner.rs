@@ -15,7 +15,7 @@ use std::rc::Rc;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
-use crate::attempt::{Attempt, Cause};
+use crate::attempt::{Attempt, Cause, Husk};
 use crate::clock::{NS_PER_MS, boot_ns, wall_ms};
 use crate::door::Connection;
 use crate::journal::{Journal, Opened, Recalled};
@@ -108,6 +108,8 @@ pub(crate) struct Runner {
     pub(crate) queue: VecDeque<Queued>,
     pub(crate) known: HashMap<AttemptKey, Place>,
     pub(crate) attempts: HashMap<u64, Attempt>,
+    /// Of attempts that ended in this turn, to be dropped when that has been told.
+    pub(crate) husks: Vec<Husk>,
     /// When to look at which attempt; an entry may be out of date, see `Attempt::armed_ns`.
     pub(crate) timers: BinaryHeap<Reverse<(u64, u64)>>,
     /// Signals for what escaped from these attempts, sent together at the end of the turn.
@@ -155,6 +157,7 @@ impl Runner {
             queue: VecDeque::new(),
             known,
             attempts: HashMap::new(),
+            husks: Vec::new(),
             timers: BinaryHeap::new(),
             signals: Vec::new(),
             journal: parts.journal,
@@ -279,6 +282,7 @@ impl Runner {
         if !self.may_hold() {
             self.send();
         }
+        self.husks.clear();
         match flushed {
             Ok(()) => batch.into_iter().for_each(|queued| self.start(queued)),
             Err(error) if error.kind() == ErrorKind::StorageFull => {

@@ -311,8 +311,8 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 }
                 Err(refusal) => return Err(refusal),
             }
-            self.changes.send_modify(|changes| changes.commits += 1);
             self.flush().await?;
+            self.changes.send_modify(|changes| changes.commits += 1);
         }
     }
 
