@@ -17,7 +17,7 @@
 //! | [`coordinator`] | the loop that decides what happens next |
 //! | `dispatch` | from a claimed task to a process to start |
 //! | `report` | from an ended process to what the store records |
-//! | `runner_link` | the connection to the runner |
+//! | `runner_link`, `quiet` | the connection to the runner |
 //! | [`server`], [`client`] | commands over `cis.sock` |
 //! | [`session`] | being the coordinator, or talking to whoever is |
 //! | [`node`] | a coordinator that stays, for whoever serves others |
@@ -55,6 +55,7 @@ pub mod logs;
 pub mod machine;
 pub mod node;
 pub mod prune;
+mod quiet;
 pub mod recovery;
 pub mod report;
 pub mod restore;

@@ -2,16 +2,16 @@
 //! so a simulation can stand in for all of them and have it all again.
 
 use std::io;
-use std::os::unix::net::UnixStream as Connection;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use cis_core::source::{BootTime, Clock, Millis, Random, Timestamp};
 use cis_runner::client;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
+use crate::quiet::Quiet;
 use crate::system::{self, System};
 
 /// The machine a coordinator runs on.
@@ -37,7 +37,7 @@ pub trait Machine: Clock + Random {
 #[derive(Debug, Default)]
 pub(crate) struct Real {
     /// A connection that was begun before anybody asked for it.
-    early: Mutex<Option<JoinHandle<io::Result<Connection>>>>,
+    early: Mutex<Option<JoinHandle<io::Result<UnixStream>>>>,
 }
 
 impl Real {
@@ -64,7 +64,7 @@ impl Random for Real {
 }
 
 impl Machine for Real {
-    type Stream = UnixStream;
+    type Stream = Quiet;
 
     fn boot_id(&self) -> String {
         system::boot_id()
@@ -74,16 +74,14 @@ impl Machine for Real {
         tokio::time::sleep(std::time::Duration::from_millis(time.0)).await;
     }
 
-    async fn reach_runner(&self, data_dir: &Path, exe: &Path) -> io::Result<UnixStream> {
+    async fn reach_runner(&self, data_dir: &Path, exe: &Path) -> io::Result<Quiet> {
         let early = self.early.lock().unwrap_or_else(PoisonError::into_inner).take();
         let connecting = early.unwrap_or_else(|| connecting(data_dir, exe));
-        let stream = connecting.await.map_err(io::Error::other)??;
-        stream.set_nonblocking(true)?;
-        UnixStream::from_std(stream)
+        Quiet::new(connecting.await.map_err(io::Error::other)??)
     }
 }
 
-fn connecting(data_dir: &Path, exe: &Path) -> JoinHandle<io::Result<Connection>> {
+fn connecting(data_dir: &Path, exe: &Path) -> JoinHandle<io::Result<UnixStream>> {
     let (data_dir, exe) = (data_dir.to_owned(), exe.to_owned());
     tokio::task::spawn_blocking(move || client::connect_or_spawn(&data_dir, &exe))
 }
