@@ -63,6 +63,15 @@ pub(crate) struct Feed {
     sent: usize,
 }
 
+/// What came out of a pipe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Poured {
+    Some,
+    Nothing,
+    /// Nothing will ever come again.
+    Dry,
+}
+
 /// What is left of an attempt that is over: descriptors to close, memory to free.
 pub(crate) type Husk = ([Option<File>; 2], OwnedFd, Box<Start>);
 
@@ -159,7 +168,9 @@ impl Attempt {
             spared: Vec::new(),
         };
         // Most texts fit into the pipe at once and never bother the loop.
-        attempt.feed_more();
+        if !attempt.feed_more() {
+            attempt.feed = None;
+        }
         Ok((attempt, leader))
     }
 
@@ -223,23 +234,19 @@ impl Attempt {
         self.log.write(Stream::Runner, wall_ms(), format!("cis: {text}\n").as_bytes());
     }
 
-    /// Reads once from a pipe into the log; the pipe is gone when it has ended.
-    pub(crate) fn read_pipe(&mut self, index: usize, buffer: &mut [u8]) -> bool {
-        let Some(pipe) = self.pipes.get_mut(index) else {
-            return false;
-        };
-        let Some(file) = pipe else { return false };
-        match file.read(buffer) {
-            Ok(0) => *pipe = None,
+    /// Reads once from a pipe into the log.
+    pub(crate) fn read_pipe(&mut self, index: usize, buffer: &mut [u8]) -> Poured {
+        let Some(Some(pipe)) = self.pipes.get_mut(index) else { return Poured::Dry };
+        match pipe.read(buffer) {
+            Ok(0) => Poured::Dry,
             Ok(n) => {
                 self.log.write(Stream::ALL[index], wall_ms(), &buffer[..n]);
-                return true;
+                Poured::Some
             }
-            Err(error) if error.kind() == ErrorKind::Interrupted => return true,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => *pipe = None,
+            Err(error) if error.kind() == ErrorKind::Interrupted => Poured::Some,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Poured::Nothing,
+            Err(_) => Poured::Dry,
         }
-        false
     }
 
     /// Reads what is left in the pipes. Nothing of the attempt is alive, so this is all there will ever be;
@@ -247,7 +254,7 @@ impl Attempt {
     pub(crate) fn drain(&mut self, buffer: &mut [u8]) {
         for index in [0, 1] {
             for _ in 0..DRAIN_READS_MAX {
-                if !self.read_pipe(index, buffer) {
+                if self.read_pipe(index, buffer) != Poured::Some {
                     break;
                 }
             }
@@ -263,11 +270,9 @@ impl Attempt {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // All of it, or a reader that wants no more.
-                Ok(_) | Err(_) => break,
+                Ok(_) | Err(_) => return false,
             }
         }
-        self.feed = None;
-        false
     }
 
     /// What the task wrote to `$CIS_OUTPUT`; the file is removed.

@@ -15,7 +15,7 @@ use crate::door::{self, Connection};
 use crate::protocol::{
     AttemptKey, FromRunner, Known, KnownState, OLDEST, Outcome, PROTOCOL, ToRunner, can_talk,
 };
-use crate::runner::{Kind, Place, Runner, complain, never_started, token};
+use crate::runner::{Kind, Place, Runner, complain, never_started, token, unwatch};
 use crate::spawn::Context;
 
 /// Connections that have not said Hello; more than this and the oldest goes.
@@ -186,7 +186,9 @@ impl Runner {
 
     /// Forgets a connection, with everything it still had to say, and ends what was tied to it.
     pub(crate) fn drop_connection(&mut self, id: u64) {
-        self.connections.retain(|connection| connection.id != id);
+        if let Some(place) = self.connections.iter().position(|connection| connection.id == id) {
+            unwatch(&self.epoll, self.connections.remove(place).fd());
+        }
         if self.current != Some(id) {
             return;
         }

@@ -15,12 +15,12 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::attempt::{Attempt, Cause, Stopping};
+use crate::attempt::{Attempt, Cause, Poured, Stopping};
 use crate::clock::{NS_PER_MS, boot_ns, wall_ms};
 use crate::log;
 use crate::process::Process;
 use crate::protocol::{AttemptKey, Ended, Outcome};
-use crate::runner::{Kind, Runner, complain, token};
+use crate::runner::{Kind, Runner, complain, token, unwatch};
 use crate::stray::{self, Left};
 
 impl Runner {
@@ -93,14 +93,20 @@ impl Runner {
     }
 
     pub(crate) fn read_output(&mut self, number: u64, index: usize) {
-        if let Some(attempt) = self.attempts.get_mut(&number) {
-            attempt.read_pipe(index, &mut self.buffer);
+        if let Some(attempt) = self.attempts.get_mut(&number)
+            && attempt.read_pipe(index, &mut self.buffer) == Poured::Dry
+            && let Some(pipe) = attempt.pipes[index].take()
+        {
+            unwatch(&self.epoll, &pipe);
         }
     }
 
     pub(crate) fn feed_input(&mut self, number: u64) {
-        if let Some(attempt) = self.attempts.get_mut(&number) {
-            attempt.feed_more();
+        if let Some(attempt) = self.attempts.get_mut(&number)
+            && !attempt.feed_more()
+            && let Some(feed) = attempt.feed.take()
+        {
+            unwatch(&self.epoll, &feed.pipe);
         }
     }
 
@@ -115,11 +121,8 @@ impl Runner {
             return;
         };
         attempt.exit = Some(code);
+        unwatch(&self.epoll, &attempt.pidfd);
         self.settle(number);
-        if let Some(attempt) = self.attempts.get(&number) {
-            // The descriptor stays readable as long as the zombie stays.
-            let _ = epoll::delete(&self.epoll, &attempt.pidfd);
-        }
     }
 
     /// Begins to end an attempt, unless it has already ended by itself.
@@ -243,6 +246,12 @@ impl Runner {
             attempt.signal_group(Signal::KILL);
         }
         attempt.drain(&mut self.buffer);
+        if attempt.watched {
+            attempt.pipes.iter().flatten().for_each(|pipe| unwatch(&self.epoll, pipe));
+        }
+        if let Some(feed) = attempt.feed.take() {
+            unwatch(&self.epoll, &feed.pipe);
+        }
         self.strays.remove_leader(attempt.pid, attempt.key());
         stray::reap(attempt.pid);
         let outcome = match attempt.stopping {

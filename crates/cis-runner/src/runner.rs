@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
@@ -56,6 +56,13 @@ fn untoken(data: EventData) -> Option<(Kind, u64)> {
     let token = data.u64();
     let kind = kinds.into_iter().find(|kind| *kind as u64 == token & 7)?;
     Some((kind, token >> 3))
+}
+
+/// To be said of a descriptor before it is closed. Closing is not enough: a process that was started meanwhile has a copy of it
+/// until it has become another program, and an epoll goes by what is open, not by who closed it. The loop would be
+/// woken again and again for nothing, perhaps on the very processor that the process waits for.
+pub(crate) fn unwatch(epoll: &OwnedFd, descriptor: impl AsFd) {
+    let _ = epoll::delete(epoll, descriptor);
 }
 
 /// Where an attempt stands. Acknowledged ones are not known at all.

@@ -261,6 +261,20 @@ impl Coordinator {
         }
     }
 
+    /// What the runner's loop may be woken for: the descriptors in its epoll.
+    pub fn watched(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(format!("/proc/{}/fd", self.runner)).unwrap().flatten() {
+            if std::fs::read_link(entry.path()).is_ok_and(|link| link.ends_with("anon_inode:[eventpoll]")) {
+                let info = format!("/proc/{}/fdinfo/{}", self.runner, entry.file_name().display());
+                let info = std::fs::read_to_string(info).unwrap();
+                found.extend(info.lines().filter(|line| line.starts_with("tfd:")).map(ToOwned::to_owned));
+            }
+        }
+        found.sort();
+        found
+    }
+
     /// Runs one attempt to its end.
     pub fn run(&mut self, start: Start) -> Ended {
         let key = start.key;
