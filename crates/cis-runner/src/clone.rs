@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Rlimit, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// More than a few frames and the C library's wrappers need.
 const STACK_BYTES: usize = 64 << 10;
@@ -34,6 +34,8 @@ pub(crate) struct Program<'a> {
     pub(crate) closed: &'a [RawFd],
     /// In a process group of its own.
     pub(crate) leads: bool,
+    /// How many files it may have open, if not as many as its parent.
+    pub(crate) files: Option<Rlimit>,
 }
 
 /// Starts processes, one at a time.
@@ -53,16 +55,21 @@ struct Plan<'a> {
     descriptors: [RawFd; 3],
     closed: &'a [RawFd],
     leads: bool,
+    files: Option<libc::rlimit>,
     unusual: &'a [c_int],
     /// Why it could not become the program.
     failure: c_int,
 }
 
 impl Cloner {
-    /// To be made once the process has set up its signals.
+    /// For a process that has set up its signals and leaves them so.
     pub(crate) fn new() -> Cloner {
-        let stack = vec![0; STACK_BYTES / size_of::<u128>()].into();
-        Cloner { stack, unusual: SIGNALS.filter(|signal| is_unusual(*signal)).collect() }
+        Cloner { unusual: SIGNALS.filter(|signal| is_unusual(*signal)).collect(), ..Cloner::wary() }
+    }
+
+    /// For a process whose other threads may be about to set up signals: all of them are reset.
+    pub(crate) fn wary() -> Cloner {
+        Cloner { stack: vec![0; STACK_BYTES / size_of::<u128>()].into(), unusual: SIGNALS.collect() }
     }
 
     /// Starts `program` with default signals and none of them blocked; answers the process and a descriptor of it.
@@ -76,6 +83,7 @@ impl Cloner {
             descriptors: program.descriptors.map(|descriptor| descriptor.as_raw_fd()),
             closed: program.closed,
             leads: program.leads,
+            files: program.files.map(raw),
             unusual: &self.unusual,
             failure: 0,
         };
@@ -93,13 +101,18 @@ impl Cloner {
         let failed = io::Error::last_os_error();
         mask(&before);
         let Some(pid) = Pid::from_raw(pid.max(0)) else { return Err(failed) };
-        // SAFETY: the kernel has just made it for us.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-        if plan.failure == 0 {
-            return Ok((pid, pidfd));
+        if pidfd >= 0 {
+            // SAFETY: the kernel has just made it for us.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            if plan.failure == 0 {
+                return Ok((pid, pidfd));
+            }
         }
+        // A kernel that takes no notice of `CLONE_PIDFD` has started a process that nobody could watch.
+        let _ = kill_process(pid, Signal::KILL);
         let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
-        Err(io::Error::from_raw_os_error(plan.failure))
+        let failure = if plan.failure == 0 { libc::ENOSYS } else { plan.failure };
+        Err(io::Error::from_raw_os_error(failure))
     }
 }
 
@@ -119,6 +132,10 @@ extern "C" fn child(plan: *mut c_void) -> c_int {
             for descriptor in plan.closed {
                 libc::close(*descriptor);
             }
+            if let Some(files) = &plan.files {
+                // Of this process alone: limits are shared by threads, not by whoever shares memory.
+                libc::setrlimit(libc::RLIMIT_NOFILE, files);
+            }
             mask(&no_signals());
             libc::execve(plan.path, plan.arguments, plan.environment);
         }
@@ -129,6 +146,11 @@ extern "C" fn child(plan: *mut c_void) -> c_int {
 
 fn pointers<'a>(texts: impl Iterator<Item = &'a CStr>) -> Vec<*const c_char> {
     texts.map(CStr::as_ptr).chain([ptr::null()]).collect()
+}
+
+fn raw(limit: Rlimit) -> libc::rlimit {
+    let bound = |value: Option<u64>| value.unwrap_or(libc::RLIM_INFINITY);
+    libc::rlimit { rlim_cur: bound(limit.current), rlim_max: bound(limit.maximum) }
 }
 
 fn is_unusual(signal: c_int) -> bool {
@@ -193,6 +215,7 @@ mod tests {
             descriptors,
             closed: &closed,
             leads,
+            files: None,
         });
         drop(end);
         let (pid, pidfd) = started?;

@@ -115,7 +115,7 @@ pub(crate) struct Runner {
     pub(crate) queue: VecDeque<Queued>,
     pub(crate) known: HashMap<AttemptKey, Place>,
     pub(crate) attempts: HashMap<u64, Attempt>,
-    /// Of attempts that ended in this turn, to be dropped when that has been told.
+    /// Of attempts that ended in this turn, to be dropped at its end: whoever waits to hear of them does not wait for that.
     pub(crate) husks: Vec<Husk>,
     /// When to look at which attempt; an entry may be out of date, see `Attempt::armed_ns`.
     pub(crate) timers: BinaryHeap<Reverse<(u64, u64)>>,
@@ -139,8 +139,6 @@ pub(crate) struct Runner {
     pub(crate) held_ns: Option<u64>,
     /// When to look whether there is room for the journal again.
     pub(crate) full_ns: Option<u64>,
-    /// The limit of open files that attempts get, where the runner's own had to be raised.
-    files_limit: Option<Rlimit>,
 }
 
 /// What one read takes at most: as much as a pipe holds.
@@ -180,7 +178,6 @@ impl Runner {
             untold: false,
             held_ns: None,
             full_ns: None,
-            files_limit: None,
         }
     }
 
@@ -225,7 +222,7 @@ impl Runner {
         let needed = u64::from(slots) * FILES_PER_ATTEMPT + FILES_OF_ITS_OWN;
         if limit.current.is_some_and(|current| current < needed) {
             let raised = limit.maximum.map_or(needed, |maximum| maximum.min(needed));
-            self.files_limit.get_or_insert(limit);
+            self.spawner.files.get_or_insert(limit);
             let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum: limit.maximum });
         }
     }
@@ -372,14 +369,7 @@ impl Runner {
         if !is_inside(Path::new(&start.log)) {
             return Err(format!("the log's name `{}` leads out of the log directory", start.log));
         }
-        let raised = self.files_limit.map(|own| (getrlimit(Resource::Nofile), own));
-        if let Some((_, own)) = raised {
-            let _ = setrlimit(Resource::Nofile, own);
-        }
         let started = Attempt::start(start, &context, &self.logs, &mut self.spawner, &mut self.strays);
-        if let Some((raised, _)) = raised {
-            let _ = setrlimit(Resource::Nofile, raised);
-        }
         let (mut attempt, leader) = started?;
         attempt.owner = owner;
         let (key, number) = (attempt.key(), self.next_number());

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Rlimit};
 
 use crate::clone::{Cloner, Program};
 use crate::protocol::{Start, Text};
@@ -78,6 +78,8 @@ fn variable(name: &[u8], value: &[u8]) -> Option<CString> {
 pub(crate) struct Spawner {
     cloner: Cloner,
     null: OwnedFd,
+    /// How many files a process may have open, where the runner itself may have more.
+    pub(crate) files: Option<Rlimit>,
 }
 
 /// The descriptors a new process gets.
@@ -91,7 +93,7 @@ pub(crate) struct Descriptors<'a> {
 
 impl Spawner {
     pub(crate) fn new() -> std::io::Result<Spawner> {
-        Ok(Spawner { cloner: Cloner::new(), null: null()? })
+        Ok(Spawner { cloner: Cloner::new(), null: null()?, files: None })
     }
 
     /// Starts the attempt; the error is for people and names what is missing.
@@ -124,6 +126,7 @@ impl Spawner {
             descriptors: [stdin, descriptors.stdout, descriptors.stderr],
             closed: &[],
             leads: true,
+            files: self.files,
         };
         let started = match self.cloner.start(&program) {
             Err(error) if error.kind() == ErrorKind::NotFound && !name.contains('/') => {
@@ -231,13 +234,14 @@ pub(crate) fn spawn_detached(
         }
     }
     let environment: Vec<&CStr> = variables.iter().map(CString::as_c_str).collect();
-    let (pid, _) = Cloner::new().start(&Program {
+    let (pid, _) = Cloner::wary().start(&Program {
         path: &path,
         arguments: &argv,
         environment: &environment,
         descriptors: [null.as_fd(), null.as_fd(), stderr],
         closed: &inheritable_descriptors()?,
         leads: false,
+        files: None,
     })?;
     Ok(pid)
 }

@@ -4,6 +4,7 @@ mod support;
 
 use cis_runner::log::{Stream, last_line};
 use cis_runner::protocol::*;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use support::{Node, exited, key, script};
 
 #[test]
@@ -152,6 +153,28 @@ fn runs_no_more_than_its_slots_and_in_order() {
     c.ended_many(20);
     let expected: String = (1..=20).map(|n| format!("s{n}\ne{n}\n")).collect();
     assert_eq!(std::fs::read_to_string(file).unwrap(), expected);
+}
+
+/// Its own descriptors are more than a task's; the task's limit stays what it would have been.
+#[test]
+fn more_run_at_once_than_the_limit_of_files_would_let() {
+    const SLOTS: u32 = 30;
+    let node = Node::new();
+    let runner = Pid::from_raw(node.connect(1, 1).runner as i32).unwrap();
+    let before = prlimit(Some(runner), Resource::Nofile, Rlimit { current: Some(64), maximum: Some(4096) });
+    assert!(before.is_ok(), "{before:?}");
+    let mut c = node.connect(2, SLOTS);
+    for execution in 1..=i64::from(SLOTS) {
+        c.start(script(execution, "ulimit -n; exec sleep 1000"));
+    }
+    for execution in 1..=i64::from(SLOTS) {
+        c.wait_started(execution);
+        node.wait_for_output(&format!("run/{execution}.log"), "64\n");
+    }
+    for execution in 1..=i64::from(SLOTS) {
+        c.stop(execution, true);
+    }
+    assert!(c.ended_many(SLOTS as usize).iter().all(|ended| ended.outcome == Outcome::Stopped));
 }
 
 #[test]

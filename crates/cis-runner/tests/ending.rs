@@ -4,7 +4,7 @@ mod support;
 
 use cis_runner::log::Stream;
 use cis_runner::protocol::*;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use support::{Node, exited, key, script, wait_gone};
 
 /// Does everything a process can do to be hard to end, short of wiping its environment.
@@ -205,31 +205,4 @@ fn a_stranger_holding_the_pipe_keeps_nobody_waiting() {
     assert_eq!(ended.outcome, exited(0));
     let pid: u32 = ended.log.stdout_tail.trim().parse().unwrap();
     support::kill_and_wait(pid);
-}
-
-/// Every process that is started has, for a moment, a copy of all the runner has open: closing alone ends no watch.
-#[test]
-fn what_is_over_is_not_watched_though_somebody_has_a_copy_of_it() {
-    let node = Node::new();
-    let mut c = node.connect(1, 2);
-    assert_eq!(c.run(script(1, "true")).outcome, exited(0));
-    let before = c.watched();
-    let (output, end) = (node.fifo("output"), node.fifo("end"));
-    let text = format!("read x < {}; echo well; exec >&- 2>&-; read x < {}", output.display(), end.display());
-    // More input than a pipe takes, and nobody reads it.
-    let unread = Some("x".repeat(1 << 20));
-    c.start(Start { stdin: unread, ..script(2, &text) });
-    c.wait_started(2);
-    assert_eq!(c.watched().len(), before.len() + 4, "process, both outputs, input");
-    let runner = pidfd_open(Pid::from_raw(c.runner as i32).unwrap(), PidfdFlags::empty()).unwrap();
-    let fds = std::fs::read_dir(format!("/proc/{}/fd", c.runner)).unwrap().flatten();
-    let fds = fds.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap());
-    let copies: Vec<_> =
-        fds.map(|fd: i32| pidfd_getfd(&runner, fd, PidfdGetfdFlags::empty()).unwrap()).collect();
-    std::fs::write(output, "\n").unwrap();
-    node.wait_for_output("run/2.log", "well\n");
-    std::fs::write(end, "\n").unwrap();
-    assert_eq!(c.ended().outcome, exited(0));
-    assert_eq!(c.watched(), before);
-    drop(copies);
 }

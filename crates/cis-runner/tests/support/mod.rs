@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cis_runner::client::{Decoder, connect_or_spawn, encode};
+use cis_runner::client::{Decoder, connect, connect_or_spawn, encode};
 use cis_runner::protocol::*;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -46,6 +46,17 @@ impl Node {
         let data = dir.path().join(path);
         let mark = format!("CIS_TEST_MARK={}-{}", std::process::id(), NODES.fetch_add(1, Ordering::Relaxed));
         Node { dir, data, mark }
+    }
+
+    /// Lets a thread of this process be the runner.
+    pub fn runner_here(&self) -> &Node {
+        let data = self.data.clone();
+        std::thread::spawn(move || cis_runner::serve::run(&data).unwrap());
+        // It is there when its door is.
+        while connect(&self.data).unwrap().is_none() {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        self
     }
 
     pub fn connect(&self, epoch: i64, slots: u32) -> Coordinator {
@@ -272,6 +283,8 @@ impl Coordinator {
             }
         }
         found.sort();
+        // Where descriptors have copies, so has the epoll.
+        found.dedup();
         found
     }
 
