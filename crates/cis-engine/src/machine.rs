@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use cis_core::source::{BootTime, Clock, Millis, Random, Timestamp};
 use cis_runner::client;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 
 use crate::quiet::Quiet;
 use crate::system::{self, System};
@@ -37,7 +37,7 @@ pub trait Machine: Clock + Random {
 #[derive(Debug, Default)]
 pub(crate) struct Real {
     /// A connection that was begun before anybody asked for it.
-    early: Mutex<Option<JoinHandle<io::Result<UnixStream>>>>,
+    early: Mutex<Option<Connecting>>,
 }
 
 impl Real {
@@ -81,7 +81,15 @@ impl Machine for Real {
     }
 }
 
-fn connecting(data_dir: &Path, exe: &Path) -> JoinHandle<io::Result<UnixStream>> {
+/// A connection that is being made.
+type Connecting = oneshot::Receiver<io::Result<UnixStream>>;
+
+/// On a thread that nobody waits for: a runner that does not answer holds up only those who ask for it.
+fn connecting(data_dir: &Path, exe: &Path) -> Connecting {
     let (data_dir, exe) = (data_dir.to_owned(), exe.to_owned());
-    tokio::task::spawn_blocking(move || client::connect_or_spawn(&data_dir, &exe))
+    let (made, connecting) = oneshot::channel();
+    let connect = move || drop(made.send(client::connect_or_spawn(&data_dir, &exe)));
+    // Without a thread it is dropped, and whoever waits hears that.
+    let _ = std::thread::Builder::new().name("cis-reach".into()).spawn(connect);
+    connecting
 }

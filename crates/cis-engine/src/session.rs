@@ -388,16 +388,17 @@ async fn live(
     ready: mpsc::Sender<(Handle, tokio::runtime::Handle, SqliteStore)>,
 ) -> Result<(), Refusal> {
     options.data_dir.check_database()?;
-    // A runner takes about as long to start as a store to open.
-    let machine = match options.runs_at_once {
-        true => Real::reaching(options.data_dir.root(), &options.exe),
-        false => Real::default(),
-    };
     let (database, now) = (options.data_dir.database(), System.now());
     let store = SqliteStore::open_reserving(&database, options.durability, RESERVE_BYTES, now)?;
     let store = store.by_clock(Arc::new(System));
     // Before anything is recorded: what ended while nobody coordinated is told of as well.
     store.keep_notices(options.notices.clone());
+    // Not before the store was opened: where that is refused, nothing has been touched. What comes next takes about as long as
+    // a runner takes to start.
+    let machine = match options.runs_at_once {
+        true => Real::reaching(options.data_dir.root(), &options.exe),
+        false => Real::default(),
+    };
     let data_dir = options.data_dir.clone();
     let (coordinator, handle) = Coordinator::start(store.clone().here(), options, machine).await?;
     let server = Server::listen(&data_dir, handle.clone()).map_err(|e| unreachable(&e))?;

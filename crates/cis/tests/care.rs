@@ -174,6 +174,22 @@ fn a_damaged_database_is_told_at_every_door_with_a_way_out_and_left_as_it_is() {
     }
 }
 
+/// Whatever is in its directory is the newer program's: its runner's journal, too.
+#[test]
+fn a_database_of_a_newer_program_is_refused_before_anything_is_touched() {
+    const VERSION: std::ops::Range<usize> = 60..64;
+    let (node, old) = (Node::new(), used());
+    let mut file = fs::read(old.data.join("dag.db")).unwrap();
+    file[VERSION].copy_from_slice(&99_u32.to_be_bytes());
+    fs::create_dir_all(&node.data).unwrap();
+    fs::write(node.data.join("dag.db"), file).unwrap();
+    fs::copy(old.path("d.toml"), node.path("d.toml")).unwrap();
+    node.cis(["run", "d.toml"]).code(1).tells("schema version 99 is newer than this program's");
+    for touched in ["runner.lock", "runner.log", "runner.journal", "boot", "reserve"] {
+        assert!(!node.data.join(touched).exists(), "{touched}");
+    }
+}
+
 #[test]
 fn what_a_killed_node_left_is_taken_up_and_told() {
     let node = Node::new();

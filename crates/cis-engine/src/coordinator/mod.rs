@@ -311,8 +311,10 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 }
                 Err(refusal) => return Err(refusal),
             }
-            self.flush().await?;
+            // The runner first: tasks wait for it.
+            let flushed = self.flush().await;
             self.changes.send_modify(|changes| changes.commits += 1);
+            flushed?;
         }
     }
 
