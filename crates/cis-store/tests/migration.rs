@@ -77,6 +77,16 @@ fn a_new_file_is_what_migrations_make_of_an_empty_one() {
     assert_eq!(version(&new), version(&old));
 }
 
+/// One task in each state there has always been.
+const TASKS: &str = "INSERT INTO task_executions (run_key, task_id, status, deps_left, queue_key, priority, fence, holder)
+    SELECT 1, value, value, 0, 1, 0, 1, 'local' FROM json_each('[\"pending\", \"ready\", \"running\", \"cancelling\",
+        \"completed\", \"failed\", \"cancelled\", \"timed_out\", \"skipped\"]')";
+
+fn answers(conn: &Connection, sql: &str) -> Vec<String> {
+    let mut statement = conn.prepare(sql).unwrap();
+    statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+}
+
 #[test]
 fn a_file_of_any_version_is_brought_up_to_date() {
     let (dir, migrations) = (support::dir(), migrations());
@@ -84,8 +94,14 @@ fn a_file_of_any_version_is_brought_up_to_date() {
     for applied in 1..migrations.len() {
         let old = support::dir();
         migrated(&old.path().join("dag.db"), &migrations[..applied]);
+        Connection::open(old.path().join("dag.db")).unwrap().execute(TASKS, []).unwrap();
         let old = created(old.path());
         assert_eq!((version(&old), schema(&old)), (version(&new), schema(&new)), "from {applied}");
+        let conn = Connection::open(&old).unwrap();
+        // It asks every row what the checks say now.
+        assert_eq!(answers(&conn, "PRAGMA integrity_check"), ["ok"], "from {applied}");
+        let kept = answers(&conn, "SELECT status FROM task_executions WHERE status = task_id");
+        assert_eq!(kept.len(), 9, "from {applied}: {kept:?}");
     }
 }
 

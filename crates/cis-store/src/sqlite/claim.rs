@@ -49,6 +49,7 @@ pub(super) fn check_epoch(tx: &Tx<'_>, epoch: Epoch) -> Answer<()> {
 
 /// Claims up to `claim.limit` tasks.
 pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<Arc<Claimed>>> {
+    tasks::fill_windows(tx)?;
     let (mut candidates, queues) = (Vec::new(), matching_queues(tx, claim)?);
     for queue in &queues {
         heads(tx, *queue, claim.limit, &mut candidates)?;

@@ -66,15 +66,10 @@ fn time_out_waiting_tasks(tx: &mut Tx<'_>) -> Answer<()> {
         "SELECT execution_id, run_key, version, hold FROM task_executions INDEXED BY tasks_queue_due
          WHERE status = 'ready' AND queue_deadline <= ?1 ORDER BY queue_deadline LIMIT 0 + ?2",
     )?;
-    for (execution, run, version, _) in due {
+    for (execution, run, version, hold) in due {
         if tx.run(run)?.is_stopping() {
             continue;
         }
-        // Read now, not with the list: the one before it may have given it its place.
-        let hold: u8 = tx
-            .conn
-            .prepare_cached("SELECT hold FROM task_executions WHERE execution_id = ?1")?
-            .query_row([execution.0], |row| row.get(0))?;
         let ix = tx.run(run)?.ix(execution);
         let task = TaskRow { execution, run, ix, status: TaskStatus::Ready, version };
         tasks::move_task(tx, task, TaskMove::QueueTimeout, None)?;

@@ -202,37 +202,42 @@ pub(super) fn queue_deadline(
     Ok(deadline)
 }
 
-/// Takes a place among the tasks of `run` that may be claimable or live; 1 (held) if there is none.
+/// A task of `run` may be claimed from now on, as far as there is a place for it; answers its hold. Where places are limited
+/// it waits for one, and [`fill_windows`] gives them to the most urgent, not to who came first.
 pub(super) fn enter_window(tx: &mut Tx<'_>, run: RunKey) -> Answer<u8> {
-    let row = tx.run(run)?;
-    let Some(max) = row.max_parallel else { return Ok(0) };
-    if row.window >= max {
-        return Ok(1);
+    if tx.run(run)?.max_parallel.is_none() {
+        return Ok(0);
     }
-    row.window += 1;
-    Ok(0)
+    tx.crowd(run);
+    Ok(1)
 }
 
-/// Gives the place back, to the best of those held back if there are any.
+/// Gives a place back.
 pub(super) fn leave_window(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     let row = tx.run(run)?;
-    if row.max_parallel.is_none() {
-        return Ok(());
+    if row.max_parallel.is_some() {
+        row.window = row.window.saturating_sub(1);
+        tx.crowd(run);
     }
-    row.window = row.window.saturating_sub(1);
-    if row.is_stopping() {
-        return Ok(());
-    }
-    let released = tx
-        .conn
-        .prepare_cached(
-            "UPDATE task_executions SET hold = 0 WHERE execution_id =
-                 (SELECT execution_id FROM task_executions INDEXED BY tasks_held
-                  WHERE run_key = ?1 AND status = 'ready' AND hold = 1 ORDER BY priority DESC, ready_order LIMIT 1)",
-        )?
-        .execute([run.0])?;
-    if released == 1 {
-        tx.run(run)?.window += 1;
+    Ok(())
+}
+
+/// Gives places that are free to the best of the tasks that wait for one.
+pub(super) fn fill_windows(tx: &mut Tx<'_>) -> Answer<()> {
+    for run in std::mem::take(&mut tx.crowded) {
+        let row = tx.run(run)?;
+        let free =
+            if row.is_stopping() { 0 } else { row.max_parallel.unwrap_or(0).saturating_sub(row.window) };
+        let let_in = tx
+            .conn
+            .prepare_cached(
+                "UPDATE task_executions SET hold = 0 WHERE execution_id IN
+                     (SELECT execution_id FROM task_executions INDEXED BY tasks_held
+                      WHERE run_key = ?1 AND status = 'ready' AND hold = 1
+                      ORDER BY priority DESC, ready_order, execution_id LIMIT 0 + ?2)",
+            )?
+            .execute(params![run.0, free])?;
+        tx.run(run)?.window += u32::try_from(let_in).unwrap_or(u32::MAX);
     }
     Ok(())
 }

@@ -182,6 +182,8 @@ pub(super) struct Tx<'a> {
     pub(super) ending: Option<Ending>,
     /// Tasks that became ready in this operation and are not written yet: most are claimed before it ends.
     pub(super) fresh: Vec<Fresh>,
+    /// Runs whose places have been given back, or are waited for, in this operation.
+    pub(super) crowded: Vec<RunKey>,
     /// Events that are not written yet: several go with one statement.
     events: Vec<Event>,
 }
@@ -211,6 +213,7 @@ impl<'a> Tx<'a> {
             next_due: None,
             ending: None,
             fresh: Vec::new(),
+            crowded: Vec::new(),
             events: Vec::new(),
         }
     }
@@ -224,12 +227,20 @@ impl<'a> Tx<'a> {
         self.next_due = None;
         self.ending = None;
         self.fresh.clear();
+        self.crowded.clear();
         self.events.clear();
     }
 
     /// Something must be swept no later than `at`.
     pub(super) fn due(&mut self, at: Timestamp) {
         self.next_due = Some(self.next_due.map_or(at, |due| due.min(at)));
+    }
+
+    /// Who gets the places of `run` is to be settled before anything is claimed.
+    pub(super) fn crowd(&mut self, run: RunKey) {
+        if !self.crowded.contains(&run) {
+            self.crowded.push(run);
+        }
     }
 
     /// Refuses new work where there is no room for it. What was asked before is answered before this is asked.
@@ -370,6 +381,7 @@ impl<'a> Tx<'a> {
 
     /// Writes what is not written yet, and keeps the rows of runs that go on.
     pub(super) fn finish(&mut self) -> Answer<()> {
+        tasks::fill_windows(self)?;
         tasks::write_fresh(self)?;
         self.write_events()?;
         for key in std::mem::take(&mut self.touched) {

@@ -106,7 +106,21 @@ pub(crate) fn a_window_lets_in_the_most_urgent<H: Home>(w: &mut World<H>) {
         order.push(name(&claim).to_owned());
         w.end(&claim, Ending::Succeeded);
     }
-    assert_eq!(order, ["a", "d", "c", "b"]);
+    assert_eq!(order, ["d", "c", "a", "b"]);
+}
+
+/// Whether they wait for nothing or for the same, and whoever stands first in the file.
+pub(crate) fn a_window_lets_in_the_most_urgent_of_those_that_come_at_once<H: Home>(w: &mut World<H>) {
+    let mut tasks = vec![task("gate", &[])];
+    tasks.extend((0..6).map(|n| cis_core::dag::Task { priority: n, ..task(&format!("t{n}"), &[0]) }));
+    let mut dag = dag("d", tasks);
+    dag.max_parallel = Some(2);
+    w.go(&dag);
+    let gate = w.take_one();
+    let advanced = w.advance(vec![report(&gate, Ending::Succeeded, w.now)], Some(w.claim(9))).unwrap();
+    assert_eq!(names(&advanced.claimed), ["t5", "t4"]);
+    w.end(&advanced.claimed[1], Ending::Succeeded);
+    assert_eq!(names(&w.take(9)), ["t3"]);
 }
 
 /// Two tasks of a window of one give up waiting in the same sweep; the third must still get its place.

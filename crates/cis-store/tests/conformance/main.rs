@@ -150,6 +150,7 @@ suite! { sqlite, crate::SqliteHome:
         what_has_just_become_ready_is_filtered_too,
         a_window_never_holds_more_than_it_may,
         a_window_lets_in_the_most_urgent,
+        a_window_lets_in_the_most_urgent_of_those_that_come_at_once,
         a_place_given_up_in_a_sweep_is_free_again,
         stopping_runs_keep_nobody_from_work,
         a_stale_fence_changes_nothing,

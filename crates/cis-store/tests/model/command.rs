@@ -146,6 +146,7 @@ impl Command {
             Self::Prune { keep } => model.prune(*keep),
             Self::Reopen => model.reopen(),
         };
+        model.fill_windows();
         model.answer = answer;
         if model.chopped {
             model.work();
@@ -253,6 +254,7 @@ impl Model {
                 recorded.push(Recorded::Now(self.attempt_ended(told.at, &told.ending)));
             }
         }
+        self.fill_windows();
         let next = self.claimable().into_iter().take(claim.unwrap_or(0) as usize);
         let claimed = next.map(|at| self.claim(at)).collect();
         Answer::Advanced { recorded, claimed, ended: self.ended.clone(), more_work: !self.stops.is_empty() }

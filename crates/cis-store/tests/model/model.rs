@@ -332,27 +332,25 @@ impl Model {
         node.queue_deadline = limit.map(|limit| claimable_at.after(limit));
     }
 
-    pub(super) fn place(&mut self, run: usize) -> Place {
-        if self.runs[run].has_room() {
-            return Place::Claimable;
-        }
-        self.reached.push(Reached::Held);
-        Place::Held
+    pub(super) fn place(&self, run: usize) -> Place {
+        if self.runs[run].max_parallel.is_some() { Place::Held } else { Place::Claimable }
     }
 
-    /// Somebody has left: the most urgent of those held back comes in.
-    fn refill(&mut self, run: usize) {
-        let this = &mut self.runs[run];
-        if this.is_stopping() || !this.has_room() {
-            return;
-        }
-        let dag = this.dag.clone();
-        let held = this.tasks.iter_mut().enumerate();
-        let held = held.filter(|(_, node)| node.status == TaskStatus::Ready && node.place == Place::Held);
-        if let Some((_, node)) =
-            held.min_by_key(|(ix, node)| (Reverse(dag.tasks[*ix].priority), node.turn, *ix))
-        {
-            node.place = Place::Claimable;
+    /// Where there is room, the most urgent of those held back come in.
+    pub(super) fn fill_windows(&mut self) {
+        for this in self.runs.iter_mut().filter(|run| !run.is_stopping()) {
+            let dag = this.dag.clone();
+            let is_held = |node: &Node| node.status == TaskStatus::Ready && node.place == Place::Held;
+            while this.has_room() {
+                let held = this.tasks.iter_mut().enumerate().filter(|(_, node)| is_held(node));
+                match held.min_by_key(|(ix, node)| (Reverse(dag.tasks[*ix].priority), node.turn, *ix)) {
+                    Some((_, node)) => node.place = Place::Claimable,
+                    None => break,
+                }
+            }
+            if this.tasks.iter().any(is_held) {
+                self.reached.push(Reached::Held);
+            }
         }
     }
 
@@ -426,7 +424,6 @@ impl Model {
         } else {
             let until = self.now.after(wait);
             self.line_up(at, Place::BackingOff(until), until);
-            self.refill(run);
         }
     }
 
@@ -439,7 +436,6 @@ impl Model {
     /// What the end of a task means to its run and to those that wait for it.
     fn task_ended(&mut self, at: At) {
         let (run, ix) = at;
-        self.refill(run);
         let this = &self.runs[run];
         let won = this.dag.policy == Policy::FirstSuccess
             && this.tasks[ix].status == TaskStatus::Completed
