@@ -75,7 +75,7 @@ prop_compose! {
 
 prop_compose! {
     fn more()(
-        name in option::of(text()), description in option::of(text()), when in option::of(Just("params.x == 1".to_owned())),
+        name in option::of(text()), description in option::of(text()), when in option::of(Just("dag.id == 'x'".to_owned())),
         retry in option::of(retry()), timeout in option::of(millis()), queue_timeout in option::of(millis()),
         grace in option::of(millis()), confirmed in prop::bool::weighted(0.2), env in btree_map("[A-BD-Z][A-Z0-9_]{0,6}", text(), 0..3),
         workdir in option::of("[a-z/]{1,9}"), target_node in option::of("[a-z]{1,9}"),

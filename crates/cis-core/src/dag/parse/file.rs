@@ -117,6 +117,12 @@ impl<'t> Walk<'t> {
         {
             self.wrong_type(ix, "a string or a number");
         }
+        let params = get(DagKey::Params);
+        // Where something is wrong already, it may be with what they are called.
+        if self.report.is_clean() && params.is_none_or(|ix| matches!(tree.value(ix), Value::Map(..))) {
+            let declared = params.into_iter().flat_map(|ix| tree.children(ix));
+            self.templates.declare(declared.map(|ix| tree.key(ix)).collect());
+        }
         let env = self.env(get(DagKey::Env));
         let mut reads = Vec::new();
         if let Some(ix) = get(DagKey::Env) {

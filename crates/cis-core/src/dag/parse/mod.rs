@@ -69,6 +69,10 @@ pub fn parse(text: &[u8], format: Format, defaults: &Defaults) -> Result<Parsed,
         Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
         Err(error) => return Err(not_utf8(text, error.valid_up_to())),
     };
+    // TOML leaves it to its reader what ends a line within a text. A command means the same whatever wrote the file; YAML
+    // says so, and a shell trips over anything else.
+    let lines = (format == Format::Toml && text.contains('\r')).then(|| text.replace("\r\n", "\n"));
+    let text = lines.as_deref().unwrap_or(text);
     let read = match format {
         Format::Toml => toml::read(text),
         Format::Json => json::read(text),
