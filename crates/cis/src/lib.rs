@@ -14,6 +14,10 @@
 //! | [`init`] | a first DAG |
 //! | [`log`] | what a node says of itself as it goes |
 
+// First: everybody speaks by its macros.
+#[macro_use]
+pub mod term;
+
 pub mod cli;
 pub mod command;
 pub mod config;
@@ -24,4 +28,3 @@ pub mod log;
 pub mod project;
 pub mod remote;
 pub mod sandbox;
-pub mod term;

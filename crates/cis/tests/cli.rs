@@ -239,7 +239,7 @@ fn completions_are_there_for_every_shell() {
 fn settings_say_where_they_come_from() {
     let node = Node::new();
     let file = node.write("home/.cis/config.toml", "[dag]\ngrace = \"3s\"\nslots = 5\n");
-    let shown = node.ok(["config", "show"]).says("CIS_SLOTS").says("--data-dir");
+    let shown = node.ok(["config", "show"]).says("CIS_SLOTS").says("CIS_DATA_DIR");
     assert!(shown.out.contains(&format!("{}:2", file.display())), "{shown}");
     node.write("other.toml", "[dag]\nslotz = 5\ngrace = \"soon\"\n");
     let wrong = node.cis(["--config", "other.toml", "config", "show"]).code(2).says_nothing();
@@ -324,4 +324,74 @@ fn pictures_come_in_four_formats() {
     let hash = node.ok(["dag", "validate", "d.toml"]).out;
     assert_eq!(hash.trim().len(), 64);
     assert_eq!(node.json(["dag", "validate", "d.toml"])["content_hash"], hash.trim());
+}
+
+/// Where nothing can be written: told, and no panic.
+#[test]
+fn what_cannot_be_written_is_told() {
+    let node = lived_in();
+    let publish: &[&str] = &["dag", "publish", "p.toml"];
+    for args in READING.into_iter().chain([publish, &["completions", "bash"], &["doctor"]]) {
+        for json in [&[][..], &["--json"]] {
+            let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+            let mut command = node.command(args.iter().chain(json));
+            let told = command.stdout(full).stderr(Stdio::piped()).output().unwrap();
+            let words = String::from_utf8_lossy(&told.stderr);
+            assert_eq!(told.status.code(), Some(1), "{args:?} {json:?}: {words}");
+            assert!(!words.contains("panicked"), "{args:?} {json:?}: {words}");
+            if json.is_empty() {
+                assert!(words.contains("cannot write"), "{args:?}: {words}");
+            }
+        }
+    }
+}
+
+#[test]
+fn very_long_words_are_shown() {
+    let node = Node::new();
+    let long = "x".repeat(70_000);
+    node.dag(
+        "d",
+        &format!("tasks = [{{ id = 'a', name = '{long}', command = 'true', env = {{ X = '{long}' }} }}]"),
+    );
+    node.ok(["dag", "explain", "d.toml", "a"]).says(&long);
+    node.ok(["run", "d.toml"]);
+    node.ok(["status", "d"]).says(&long);
+}
+
+#[test]
+fn a_scope_is_not_for_files() {
+    let node = lived_in();
+    let told = node.cis(["run", "d.toml", "--scope", "project-x"]).code(2);
+    told.tells("`--scope` says which DAG of a name is meant").tells("hint: write `scope = ");
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_read_is_not_an_empty_one() {
+    let node = lived_in();
+    let mut command = node.bare();
+    command.args(["dag", "list", "--data-dir"]).arg(node.path("d.toml"));
+    Running::start(command).wait().code(1).tells("cannot look into the data directory");
+}
+
+#[test]
+fn whoever_stops_watching_leaves_the_run_alone() {
+    let node = Node::new();
+    let (up, gate) = (node.fifo("up"), node.fifo("gate"));
+    node.dag("d", "tasks = [{ id = 'a', command = 'echo up > up; read -r _ < gate' }]");
+    node.ok(["run", "--detach", "d.toml"]);
+    up.line();
+    let mut watching = node.spawn(["status", "d", "--watch", "--json"]);
+    watching.until("task.running");
+    watching.signal(rustix::process::Signal::INT);
+    watching.wait().code(130);
+    gate.let_through(1);
+    node.ok(["status", "d", "--watch"]);
+}
+
+#[test]
+fn a_usage_error_as_json_says_what_is_missing() {
+    let node = Node::new();
+    let told = node.cis(["dag", "confirm", "--json"]).code(2).json();
+    assert!(told["error"]["message"].as_str().unwrap().contains("<ID>"), "{told}");
 }

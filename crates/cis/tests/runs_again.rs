@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::Node;
+use support::{Node, Running};
 
 /// `a ─► b ─► c` and `e` alone; each says that it ran, and `b` works once `fixed` is there.
 const CHAIN: &str = r#"
@@ -146,4 +146,36 @@ fn a_dry_run_runs_nothing() {
     assert_eq!(tasks, serde_json::json!([{"task_id": "b", "layer": 1}, {"task_id": "c", "layer": 2}]));
     assert!(!node.path("ran").exists());
     assert!(!node.data.exists(), "not even a data directory");
+}
+
+/// From anywhere, as it stands.
+#[test]
+fn the_command_a_failed_run_ends_with_works() {
+    let node = Node::new();
+    let skill = "---\nname: s\ndescription: d\ncommand: exit 3\n---\n";
+    for place in ["one", "two"] {
+        node.write(&format!("{place}/.cis/skills/s/SKILL.md"), skill);
+        node.write(&format!("{place}/d.toml"), "tasks = [{ id = '-x', skill = 's' }]");
+    }
+    let run = |file: &str| {
+        let mut command = node.bare();
+        command.args(["run", file, "--data-dir"]).arg(&node.data);
+        Running::start(command).wait().code(1)
+    };
+    run("one/d.toml");
+    let mut told = run("two/d.toml");
+    for _ in 0..2 {
+        let hint = told.err.lines().find_map(|line| line.strip_prefix("hint: `cis ")).unwrap().to_owned();
+        let (typed, _) = hint.split_once('`').unwrap();
+        assert!(
+            [" --data-dir ", " --scope ", " --skill-dir "].iter().all(|flag| typed.contains(flag)),
+            "{typed}"
+        );
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.args(["-c", &format!("{} {typed}", support::EXE)]);
+        let bare = node.bare();
+        shell.env_clear().envs(bare.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.current_dir(node.dir());
+        told = Running::start(shell).wait().code(1).tells("exit 3");
+    }
 }

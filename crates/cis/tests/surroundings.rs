@@ -52,8 +52,11 @@ fn a_background_run_is_out_of_reach_of_its_callers_ctrl_c() {
     let (up, gate) = (node.fifo("up"), node.fifo("gate"));
     node.dag("d", "tasks = [{ id = 'a', command = 'echo up > up; read -r _ < gate' }, { id = 'b', deps = ['a'], command = 'true' }]");
     // As a script would: its commands share its process group, and Ctrl-C reaches all of it.
-    let mut script = std::process::Command::new("/bin/sh");
+    // Whoever started these tests may ignore it, as a job in the background of a script does; no shell can undo that.
+    let mut script = std::process::Command::new("/usr/bin/env");
     script.args([
+        "--default-signal=INT",
+        "/bin/sh",
         "-c",
         &format!(
             "'{}' --data-dir '{}' run --detach d.toml; read -r _ < never",

@@ -53,8 +53,8 @@ pub(super) fn run(setup: &Setup, args: &AgentArgs) -> Outcome {
     let ended = command(&options, args, &access, confine).and_then(|child| wait(child, signals));
     if let Err(refusal) = take_back(&options, &access.token) {
         let (id, lasts) = (&access.token.token_id, &args.expires);
-        anstream::eprintln!("warning: its token `{id}` could not be taken back: {refusal}");
-        anstream::eprintln!("hint: `cis token revoke {id}`, or it runs out in {lasts}");
+        tell!("warning: its token `{id}` could not be taken back: {refusal}");
+        tell!("hint: `cis token revoke {id}`, or it runs out in {lasts}");
     }
     ended
 }
@@ -76,7 +76,7 @@ fn is_confined(wish: Sandbox) -> Result<bool, Failure> {
             )
             .into());
     }
-    anstream::eprintln!("warning: {why}; whoever runs as `{}` can become the owner of the node", user());
+    tell!("warning: {why}; whoever runs as `{}` can become the owner of the node", user());
     Ok(false)
 }
 

@@ -47,11 +47,11 @@ pub(super) fn pending(setup: &Setup) -> Outcome {
     }
     if setup.json {
         let told: Vec<Value> = waiting.into_iter().map(|one| one.told).collect();
-        anstream::println!("{}", json!({"success": true, "pending": told}));
+        say!("{}", json!({"success": true, "pending": told}));
         return Ok(0);
     }
     if waiting.is_empty() {
-        anstream::eprintln!("nothing waits for anybody");
+        tell!("nothing waits for anybody");
         return Ok(0);
     }
     let now = System.now();
@@ -66,7 +66,7 @@ pub(super) fn pending(setup: &Setup) -> Outcome {
         ]);
     }
     list::print(&table);
-    anstream::eprintln!("hint: with `cis reject` in its place (`--reject` for a DAG) it is refused");
+    tell!("hint: with `cis reject` in its place (`--reject` for a DAG) it is refused");
     Ok(0)
 }
 
@@ -262,11 +262,11 @@ fn tell(setup: &Setup, run: &RunLine, approved: &Approved) {
     if setup.json {
         let told = json!({"success": true, "status": word, "run": run.label(), "run_id": run.run_id, "task_id": task_id,
                           "task_status": status, "decided_by": by, "note": note, "outputs": outputs});
-        anstream::println!("{told}");
+        say!("{told}");
     } else if *changed {
-        anstream::println!("{} {task_id} is {word}", run.label());
+        say!("{} {task_id} is {word}", run.label());
     } else {
-        anstream::println!("{} {task_id} was {word} already, by {by}", run.label());
+        say!("{} {task_id} was {word} already, by {by}", run.label());
     }
 }
 

@@ -19,11 +19,11 @@ pub(super) fn cancel(setup: &Setup, id: &str, scope: Option<&str>, kill: bool) -
     if setup.json {
         let told = json!({"success": true, "run": run.label(), "run_id": run.run_id, "status": status,
                           "was_over": was_over});
-        anstream::println!("{told}");
+        say!("{told}");
     } else if was_over {
-        anstream::println!("{} was over already: {status}", run.label());
+        say!("{} was over already: {status}", run.label());
     } else {
-        anstream::println!("{} is {status}", run.label());
+        say!("{} is {status}", run.label());
     }
     Ok(0)
 }

@@ -21,7 +21,7 @@ pub(super) fn doctor(setup: &Setup, repair: bool) -> Outcome {
     let examined = doctor::examine(&here(setup)?, repair)?;
     let sound = !examined.iter().any(|examined| examined.state.is_bad());
     if setup.json {
-        anstream::println!("{}", json!({"success": true, "sound": sound, "checks": examined}));
+        say!("{}", json!({"success": true, "sound": sound, "checks": examined}));
     } else {
         show(&examined);
     }
@@ -36,10 +36,10 @@ fn show(examined: &[Examined]) {
     list::print(&table);
     for Examined { check, found, repaired, hint, .. } in examined {
         for line in found.iter().chain(repaired) {
-            anstream::eprintln!("{check}: {}", text::clean(line));
+            tell!("{check}: {}", text::clean(line));
         }
         if let Some(hint) = hint {
-            anstream::eprintln!("hint: {hint}");
+            tell!("hint: {hint}");
         }
     }
 }
@@ -63,14 +63,12 @@ pub(super) fn backup(setup: &Setup, file: &Path, logs: bool) -> Outcome {
         let told = json!({"success": true, "file": file.to_string_lossy(), "bytes": taken.bytes,
                           "runs": taken.runs, "files": taken.files, "position": taken.label.position,
                           "taken_at": taken.label.taken_at});
-        anstream::println!("{told}");
+        say!("{told}");
     } else {
         let (runs, bytes) =
             (text::count(taken.runs as usize, "run"), text::count(taken.bytes as usize, "byte"));
-        anstream::println!("Backed up {runs} to {shown} ({bytes}), and checked it");
-        anstream::eprintln!(
-            "hint: it holds the node's key and environments of unfinished runs; keep it as safe as these"
-        );
+        say!("Backed up {runs} to {shown} ({bytes}), and checked it");
+        tell!("hint: it holds the node's key and environments of unfinished runs; keep it as safe as these");
     }
     Ok(0)
 }
@@ -90,19 +88,19 @@ pub(super) fn restore(setup: &Setup, file: &Path, force: bool) -> Outcome {
     if setup.json {
         let told = json!({"success": true, "runs": restored.runs, "unfinished": restored.unfinished,
                           "taken_at": restored.label.as_ref().map(|label| label.taken_at), "aside": aside});
-        anstream::println!("{told}");
+        say!("{told}");
         return Ok(0);
     }
     let taken = restored.label.map_or_else(String::new, |label| {
         format!(" of {}", time::clock(label.taken_at, &jiff::tz::TimeZone::system()))
     });
-    anstream::println!("Restored {}{taken}, and checked it", text::count(restored.runs as usize, "run"));
+    say!("Restored {}{taken}, and checked it", text::count(restored.runs as usize, "run"));
     if let Some(aside) = aside {
-        anstream::eprintln!("what was there before is in {aside}");
+        tell!("what was there before is in {aside}");
     }
     if restored.unfinished > 0 {
         let runs = text::count(restored.unfinished, "run");
-        anstream::eprintln!("hint: {runs} had not ended; `cis coordinator`, or a node, takes them up");
+        tell!("hint: {runs} had not ended; `cis coordinator`, or a node, takes them up");
     }
     Ok(0)
 }

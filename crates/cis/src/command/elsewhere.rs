@@ -123,7 +123,7 @@ fn attend(setup: &Setup, node: Remote, run: &RunRef, interrupts: Option<Interrup
         return Ok(0);
     };
     let dag = Arc::new(node.definition_of(&line)?);
-    follow::follow(setup, Hand::Node(node), run, dag, interrupts)
+    follow::follow(setup, Hand::Node(node), run, dag, &[], interrupts)
 }
 
 fn known(node: &Remote, run_id: RunId) -> Result<RunRef, Failure> {

@@ -53,13 +53,10 @@ pub(super) fn explain(
             .iter()
             .map(|fact| json!({"what": fact.what, "value": fact.value, "from": fact.from}))
             .collect();
-        anstream::println!(
-            "{}",
-            json!({"success": true, "dag_id": dag.dag_id, "task_id": task.id, "facts": facts})
-        );
+        say!("{}", json!({"success": true, "dag_id": dag.dag_id, "task_id": task.id, "facts": facts}));
         return Ok(0);
     }
-    anstream::println!("{}", paint(BOLD, &clean(task.title())));
+    say!("{}", paint(BOLD, &clean(task.title())));
     let mut table = Table::new(&["WHAT", "VALUE", "FROM"]);
     for fact in facts {
         table.row([fact.what.into(), clean(&fact.value).into_owned().into(), fact.from.into()]);

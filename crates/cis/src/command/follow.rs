@@ -2,6 +2,7 @@
 //! cancels it, a second one kills.
 
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -24,6 +25,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::view::View;
 use super::watch::Watch;
 use super::{Failure, Outcome, Setup};
+use crate::config::{Setting, Source};
 use crate::live::{self, Plain, Screen};
 use crate::remote::Remote;
 use crate::term::face::{BOLD, DIM, paint};
@@ -119,12 +121,13 @@ enum Show {
     Json(std::io::BufWriter<std::io::Stdout>),
 }
 
-/// Follows `run` to its end; the exit code tells how it ended.
+/// Follows `run` to its end; the exit code tells how it ended. `skill_dirs` are those that were named for it.
 pub(super) fn follow(
     setup: &Setup,
     mut hand: Hand,
     run: &RunRef,
     dag: Arc<Dag>,
+    skill_dirs: &[PathBuf],
     interrupts: Interrupts,
 ) -> Outcome {
     let (view, line) = hand.look(setup, run)?;
@@ -157,7 +160,7 @@ pub(super) fn follow(
         }
     }
     show.finish(&mut watch)?;
-    tell_ending(setup, &watch)?;
+    tell_ending(setup, &watch, skill_dirs)?;
     hand.close()?;
     Ok(match watch.run.status {
         RunStatus::Completed => 0,
@@ -178,6 +181,11 @@ impl Interrupts {
         let caught = thread.spawn(move || signals.forever().all(|_| told.send(Wake::Interrupted).is_ok()));
         caught.map_err(unable)?;
         Ok(Self { wake, woken })
+    }
+
+    /// Waits for one, not longer than this.
+    pub(super) fn within(&self, time: Duration) -> bool {
+        matches!(self.woken.recv_timeout(time), Ok(Wake::Interrupted))
     }
 }
 
@@ -237,7 +245,7 @@ impl Show {
         match self {
             Self::Live(screen) => screen.print(&format!("{words}\n")).map_err(unwritable),
             _ => {
-                anstream::eprintln!("{words}");
+                tell!("{words}");
                 Ok(())
             }
         }
@@ -260,14 +268,14 @@ fn unwritable(e: std::io::Error) -> Failure {
 }
 
 /// The last words on a run: how it ended, what failed and how, and what to do about it.
-pub(super) fn tell_ending(setup: &Setup, watch: &Watch) -> Result<(), Failure> {
+pub(super) fn tell_ending(setup: &Setup, watch: &Watch, skill_dirs: &[PathBuf]) -> Result<(), Failure> {
     let run = &watch.run;
     if setup.json {
         let told = json!({"type": "summary", "success": run.status == RunStatus::Completed, "run": run.label(),
                           "run_id": run.run_id, "status": run.status, "total": run.total,
                           "completed": run.completed, "failed": run.failed + run.debts,
                           "cancelled": run.cancelled, "skipped": run.skipped});
-        anstream::println!("{told}");
+        say!("{told}");
         return Ok(());
     }
     let failed = watch.view.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], 1_000)?;
@@ -275,19 +283,18 @@ pub(super) fn tell_ending(setup: &Setup, watch: &Watch) -> Result<(), Failure> {
         tell_failure(watch, task);
     }
     if failed.len() > FAILURES_SHOWN {
-        anstream::eprintln!("… and {} more", text::count(failed.len() - FAILURES_SHOWN, "failed task"));
+        tell!("… and {} more", text::count(failed.len() - FAILURES_SHOWN, "failed task"));
     }
     let face = Face::from(run.status);
     let took = run.completed_at.unwrap_or(run.created_at).since(run.created_at);
-    anstream::eprintln!(
+    tell!(
         "{} {} {} {}",
         face.mark(),
         paint(BOLD, &run.label()),
         paint(face.tone.style(), face.word),
         paint(DIM, &format!("in {took}: {}", counts(watch)))
     );
-    tell_remedy(watch, &failed);
-    Ok(())
+    tell_remedy(setup, watch, &failed, skill_dirs)
 }
 
 fn counts(watch: &Watch) -> String {
@@ -311,11 +318,11 @@ fn tell_failure(watch: &Watch, task: &TaskLine) {
     let face = Face::from(task.status);
     let why = task.cause.as_deref().unwrap_or(face.word);
     let rule = format!("{} {}: {}", face.mark(), clean(title), clean(why));
-    anstream::eprintln!("\n{rule}");
+    tell!("\n{rule}");
     for line in last_lines(watch, task) {
-        anstream::eprintln!("  {} {}", paint(DIM, "│"), clean(&line));
+        tell!("  {} {}", paint(DIM, "│"), clean(&line));
     }
-    anstream::eprintln!();
+    tell!();
 }
 
 /// The last lines a task printed, both streams as they came.
@@ -348,17 +355,52 @@ fn last_lines_here(watch: &Watch, task: &TaskLine) -> Vec<String> {
     lines[lines.len().saturating_sub(LAST_LINES)..].iter().map(|line| (*line).to_owned()).collect()
 }
 
-fn tell_remedy(watch: &Watch, failed: &[TaskLine]) {
+/// What to type next: it works as it stands.
+fn tell_remedy(
+    setup: &Setup,
+    watch: &Watch,
+    failed: &[TaskLine],
+    skill_dirs: &[PathBuf],
+) -> Result<(), Failure> {
     let run = &watch.run;
+    if run.status == RunStatus::Completed {
+        return Ok(());
+    }
+    let mut place = String::new();
+    if let Setting { value, source: Source::Flag(flag) } = &setup.config.data_dir {
+        place = format!(" {flag} {}", text::quoted(&value.to_string_lossy()));
+    }
+    if watch.view.dag(run.dag_id.as_str(), None)?.len() > 1 {
+        place += &format!(" --scope {}", run.scope);
+    }
+    let mut skills = String::new();
+    for dir in skill_dirs.iter().filter(|_| !watch.dag.skills.is_empty()) {
+        skills += &format!(" --skill-dir {}", text::quoted(&dir.to_string_lossy()));
+    }
     let label = run.label();
     match (run.status, failed) {
-        (RunStatus::Completed, _) => {}
-        (RunStatus::Failed, [only]) => {
-            anstream::eprintln!("hint: `cis dag retry {label} {}` tries it again", only.task_id)
+        (RunStatus::Failed, [TaskLine { task_id, .. }]) => {
+            let typed = typed("cis dag retry", &format!("{place}{skills}"), &[&label, task_id]);
+            tell!("hint: `{typed}` tries it again");
         }
-        _ => anstream::eprintln!("hint: `cis dag resume {label}` runs what is left"),
+        _ => {
+            let typed = typed("cis dag resume", &format!("{place}{skills}"), &[&label]);
+            tell!("hint: `{typed}` runs what is left");
+        }
     }
-    if run.status != RunStatus::Completed && !failed.is_empty() {
-        anstream::eprintln!("hint: `cis logs {label} --task {}` shows all it printed", failed[0].task_id);
+    if let [TaskLine { task_id, .. }, ..] = failed {
+        let typed = typed(
+            "cis logs",
+            &format!(" --task{}{task_id}{place}", if task_id.starts_with('-') { "=" } else { " " }),
+            &[&label],
+        );
+        tell!("hint: `{typed}` shows all it printed");
     }
+    Ok(())
+}
+
+/// A command as it is typed. Words that begin with a dash come last, or they would be taken for options.
+fn typed(command: &str, options: &str, words: &[&str]) -> String {
+    let (joined, bare) = (words.join(" "), words.iter().all(|word| !word.starts_with('-')));
+    if bare { format!("{command} {joined}{options}") } else { format!("{command}{options} -- {joined}") }
 }

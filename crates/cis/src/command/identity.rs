@@ -12,11 +12,11 @@ pub(super) fn show(setup: &Setup) -> Outcome {
         let key_file = path.to_string_lossy();
         let told = json!({"success": true, "did": did, "name": did.name(), "public_key": public_key,
                           "key_file": key_file});
-        anstream::println!("{told}");
+        say!("{told}");
     } else {
-        anstream::println!("{did}");
-        anstream::println!("public key:  {public_key}");
-        anstream::println!("private key: {}", path.display());
+        say!("{did}");
+        say!("public key:  {public_key}");
+        say!("private key: {}", path.display());
     }
     Ok(0)
 }
@@ -27,7 +27,7 @@ pub(super) fn own(setup: &Setup, data_dir: &DataDir) -> Result<Identity, Failure
     let identity = Identity::of(data_dir, &name)?;
     if identity.is_exposed {
         let path = identity.path.display();
-        anstream::eprintln!("warning: others can read the node's key and pass for it: `chmod 600 {path}`");
+        tell!("warning: others can read the node's key and pass for it: `chmod 600 {path}`");
     }
     Ok(identity)
 }

@@ -20,18 +20,18 @@ pub(super) fn validate(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Ou
     if setup.json {
         let told = json!({"success": true, "dag_id": dag.dag_id, "scope": dag.scope, "tasks": plan.len(),
                           "edges": edges, "content_hash": loaded.content_hash, "warnings": loaded.warnings});
-        anstream::println!("{told}");
+        say!("{told}");
         return Ok(0);
     }
     for warning in &loaded.warnings {
         crate::term::report::warn(&warning.to_string());
     }
-    anstream::println!("{}", loaded.content_hash);
+    say!("{}", loaded.content_hash);
     let (tasks, edges) = (
         text::count(plan.len(), "task"),
         text::count(edges, "dependency").replace("dependencys", "dependencies"),
     );
-    anstream::eprintln!("`{}` is fine: {tasks}, {edges}, in {}", dag.dag_id, dag.scope);
+    tell!("`{}` is fine: {tasks}, {edges}, in {}", dag.dag_id, dag.scope);
     Ok(0)
 }
 
@@ -59,12 +59,9 @@ pub(super) fn graph(setup: &Setup, target: &str, format: GraphFormat, scope: Opt
     let states = states.filter(|states| states.len() == plan.len());
     let drawn = graph::render(&dag, &plan, states.as_deref(), format);
     if setup.json {
-        anstream::println!(
-            "{}",
-            json!({"success": true, "dag_id": dag.dag_id, "format": word, "graph": drawn})
-        );
+        say!("{}", json!({"success": true, "dag_id": dag.dag_id, "format": word, "graph": drawn}));
     } else {
-        anstream::print!("{drawn}");
+        crate::term::out::put(format_args!("{drawn}"));
     }
     Ok(0)
 }

@@ -29,12 +29,12 @@ pub(super) fn dags(setup: &Setup, status: Option<&str>, scope: Option<&str>, lim
         None => (Vec::new(), false),
     };
     if setup.json {
-        anstream::println!("{}", json!({"success": true, "dags": shown, "more": more}));
+        say!("{}", json!({"success": true, "dags": shown, "more": more}));
         return Ok(0);
     }
     if shown.is_empty() {
-        anstream::eprintln!("no DAGs{}", if status.is_some() || scope.is_some() { " match" } else { " yet" });
-        anstream::eprintln!("hint: `cis init` writes a first one, `cis run FILE` runs it");
+        tell!("no DAGs{}", if status.is_some() || scope.is_some() { " match" } else { " yet" });
+        tell!("hint: `cis init` writes a first one, `cis run FILE` runs it");
         return Ok(0);
     }
     let now = System.now();
@@ -69,11 +69,11 @@ pub(super) fn runs(setup: &Setup, id: Option<&str>, scope: Option<&str>, limit: 
         },
     };
     if setup.json {
-        anstream::println!("{}", json!({"success": true, "runs": shown, "more": more}));
+        say!("{}", json!({"success": true, "runs": shown, "more": more}));
         return Ok(0);
     }
     if shown.is_empty() {
-        anstream::eprintln!("no runs yet");
+        tell!("no runs yet");
         return Ok(0);
     }
     let now = System.now();
@@ -98,11 +98,11 @@ pub(super) fn runs(setup: &Setup, id: Option<&str>, scope: Option<&str>, limit: 
 /// Prints a table as wide as the terminal allows.
 pub(super) fn print(table: &Table) {
     let width = Size::of(std::io::stdout()).map(|size| size.cols.into());
-    anstream::print!("{}", table.render(width));
+    crate::term::out::put(format_args!("{}", table.render(width)));
 }
 
 fn hint_more(more: bool, limit: u32) {
     if more {
-        anstream::eprintln!("hint: there are more; `--limit {}` shows them", limit.saturating_mul(4));
+        tell!("hint: there are more; `--limit {}` shows them", limit.saturating_mul(4));
     }
 }

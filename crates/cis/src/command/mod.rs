@@ -39,6 +39,7 @@ mod watch;
 mod why;
 mod work;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -57,7 +58,7 @@ use crate::cli::{
 };
 use crate::config::{Config, ConfigError, Durability, Flags, Source, Surroundings};
 use crate::remote::Remote;
-use crate::term::Report;
+use crate::term::{Report, out};
 use view::View;
 
 /// An error and the exit code it ends with.
@@ -87,13 +88,23 @@ const USUAL_NODE: &str = "http://127.0.0.1:6767";
 /// Runs the command and tells what went wrong.
 pub fn main(cli: Cli) -> ExitCode {
     let json = cli.global.json;
-    match dispatch(cli) {
+    match dispatch(cli).and_then(written) {
         Ok(exit) => ExitCode::from(exit),
         Err(failure) => {
             // Nobody left to tell: the exit code still says it.
             let _ = failure.report.print(json);
             ExitCode::from(failure.exit)
         }
+    }
+}
+
+/// Was all that was said written? Whoever stops listening, as `head` does, has heard enough.
+fn written(exit: u8) -> Outcome {
+    match out::unwritten() {
+        Some(e) if e.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::new(ErrorCode::Unavailable, format!("cannot write to standard output: {e}")))
+        }
+        _ => Ok(exit),
     }
 }
 
@@ -112,8 +123,11 @@ pub fn runner(data_dir: &Path) -> ExitCode {
 pub fn misused(error: &clap::Error) -> ExitCode {
     let as_json = std::env::args_os().any(|arg| arg == "--json");
     if as_json && error.use_stderr() {
+        // Up to the usage: what is missing stands below the first line.
         let text = error.to_string();
-        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        let words = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+        let message = words.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+        let message = message.trim_start_matches("error: ");
         let _ = Report::new("Usage", message).print(true);
         return ExitCode::from(2);
     }
@@ -313,10 +327,18 @@ impl Setup {
         let data_dir = self.data_dir();
         data_dir.check_database()?;
         let file = data_dir.database();
-        if !file.exists() {
-            return Ok(None);
+        match file.try_exists() {
+            Ok(true) => Ok(Some(Reader::open(&file)?)),
+            Ok(false) => Ok(None),
+            Err(e) => {
+                let dir = self.config.data_dir.value.display();
+                Err(Failure::new(
+                    ErrorCode::Unavailable,
+                    format!("cannot look into the data directory `{dir}`: {e}"),
+                )
+                .hint("choose another with `--data-dir`, or see to it that it can be read"))
+            }
         }
-        Ok(Some(Reader::open(&file)?))
     }
 
     /// Where skills of the project around `dir` are looked for.

@@ -63,11 +63,11 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
         // Without its loop a node is none: whoever started it should know.
         leave.send_replace(true);
     });
-    anstream::println!("cis node on http://{bound}");
+    say!("cis node on http://{bound}");
     warn(setup);
     let recovery = runtime.block_on(host.node().about())?.recovery;
     if let Some(recovery) = recovery.filter(Recovery::took_up) {
-        anstream::eprintln!("{recovery}");
+        tell!("{recovery}");
     }
     let data_dir = setup.config.data_dir.value.display();
     let (did, owner_token) = (&identity.did, token.display());
@@ -119,15 +119,13 @@ fn reachable(bound: SocketAddr) -> SocketAddr {
 /// Says what this node takes on trust.
 fn warn(setup: &Setup) {
     if trusts_local(setup) {
-        anstream::eprintln!(
+        tell!(
             "warning: auth is `trusted-local`: whatever runs on this machine may call itself by any DID, and publish, \
              work and read; never confirm or administer"
         );
     }
     if setup.config.auto_execute.value {
-        anstream::eprintln!(
-            "warning: `auto_execute` is on: what is published runs at once, and nobody is asked"
-        );
+        tell!("warning: `auto_execute` is on: what is published runs at once, and nobody is asked");
     }
 }
 

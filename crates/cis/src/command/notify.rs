@@ -57,11 +57,11 @@ pub(super) fn show(setup: &Setup, limit: u32) -> Outcome {
         None => Vec::new(),
     };
     if setup.json {
-        anstream::println!("{}", json!({"success": true, "notifications": notices}));
+        say!("{}", json!({"success": true, "notifications": notices}));
         return Ok(0);
     }
     if notices.is_empty() {
-        anstream::eprintln!("nothing is left to tell");
+        tell!("nothing is left to tell");
         return Ok(0);
     }
     let mut table = Table::new(&["WHAT", "OCCASION", "BY", ">TRIES", "NEXT", "PROBLEM"]);

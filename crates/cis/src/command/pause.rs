@@ -20,11 +20,11 @@ pub(super) fn pause(setup: &Setup, id: &str, scope: Option<&str>, paused: bool) 
     if setup.json {
         let told =
             json!({"success": true, "run": label, "run_id": run.run_id, "status": status, "paused": paused});
-        anstream::println!("{told}");
+        say!("{told}");
     } else if paused {
-        anstream::println!("{label} is paused: what runs goes on, nothing more is started");
+        say!("{label} is paused: what runs goes on, nothing more is started");
     } else {
-        anstream::println!("{label} goes on");
+        say!("{label} goes on");
     }
     Ok(0)
 }
@@ -43,11 +43,11 @@ pub(super) fn drain(setup: &Setup, draining: bool) -> Outcome {
         None => drain_here(setup, draining)?,
     };
     if setup.json {
-        anstream::println!("{}", json!({"success": true, "draining": draining, "changed": changed}));
+        say!("{}", json!({"success": true, "draining": draining, "changed": changed}));
     } else if draining {
-        anstream::println!("draining: what runs goes on, nothing more is started");
+        say!("draining: what runs goes on, nothing more is started");
     } else {
-        anstream::println!("the node starts tasks again");
+        say!("the node starts tasks again");
     }
     Ok(0)
 }

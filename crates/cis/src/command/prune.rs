@@ -71,18 +71,18 @@ fn tell(setup: &Setup, pruned: &Pruning, freed: u64) -> Outcome {
         let runs: Vec<Value> = pruned.runs.iter().map(line).collect();
         let told = json!({"success": true, "dry_run": false, "runs": runs, "file_bytes": pruned.bytes,
                           "database_bytes": freed, "stuck": stuck});
-        anstream::println!("{told}");
+        say!("{told}");
     } else {
         let (runs, files) = (text::count(pruned.runs.len(), "run"), bytes(pruned.bytes));
-        anstream::println!(
+        say!(
             "Pruned {runs}: {files} of files are gone, {} of the database are free for what comes",
             bytes(freed)
         );
         for why in &stuck {
-            anstream::eprintln!("not removed: {}", text::clean(why));
+            tell!("not removed: {}", text::clean(why));
         }
         if !stuck.is_empty() {
-            anstream::eprintln!("hint: see to it that they can be, and `cis prune` again");
+            tell!("hint: see to it that they can be, and `cis prune` again");
         }
     }
     Ok(u8::from(!stuck.is_empty()))
@@ -93,7 +93,7 @@ fn foretell(setup: &Setup, request: &Prune) -> Outcome {
     let runs = setup.reader()?.map_or(Ok(Vec::new()), |reader| reader.prunable(request))?;
     if setup.json {
         let runs: Vec<Value> = runs.iter().map(line).collect();
-        anstream::println!("{}", json!({"success": true, "dry_run": true, "runs": runs}));
+        say!("{}", json!({"success": true, "dry_run": true, "runs": runs}));
         return Ok(0);
     }
     let mut table = Table::new(&["RUN", "STATUS"]);
@@ -103,7 +103,7 @@ fn foretell(setup: &Setup, request: &Prune) -> Outcome {
     if !runs.is_empty() {
         list::print(&table);
     }
-    anstream::eprintln!("{} would go", text::count(runs.len(), "run"));
+    tell!("{} would go", text::count(runs.len(), "run"));
     Ok(0)
 }
 

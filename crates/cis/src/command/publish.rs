@@ -35,20 +35,20 @@ pub(super) fn publish(setup: &Setup, file: &Path, new_revision: bool, skill_dirs
         let told = json!({"success": true, "status": status, "dag_id": published.dag_id, "scope": published.scope,
                           "revision": published.revision, "content_hash": published.content_hash,
                           "revision_status": published.status});
-        anstream::println!("{told}");
+        say!("{told}");
         return Ok(0);
     }
     let (id, revision, hash) = (&published.dag_id, published.revision, &published.content_hash[..12]);
     match (published.created, published.status) {
         (true, _) => {
-            anstream::println!("Published `{id}` revision {revision} ({hash}) in {}", published.scope)
+            say!("Published `{id}` revision {revision} ({hash}) in {}", published.scope)
         }
         (false, state) => {
-            anstream::println!("`{id}` revision {revision} ({hash}) is already there, {}", state.word())
+            say!("`{id}` revision {revision} ({hash}) is already there, {}", state.word())
         }
     }
     if published.status == RevisionStatus::Pending {
-        anstream::eprintln!("hint: `cis dag confirm {id}` confirms and starts it");
+        tell!("hint: `cis dag confirm {id}` confirms and starts it");
     }
     Ok(0)
 }
@@ -120,8 +120,8 @@ pub(super) fn settle(setup: &Setup, id: &str, scope: Option<&str>, decision: Dec
 
 fn tell_rejected(setup: &Setup, dag: &DagLine, revision: &RevisionLine) {
     if setup.json {
-        anstream::println!("{}", json!({"success": true, "status": "rejected", "dag_id": dag.dag_id}));
+        say!("{}", json!({"success": true, "status": "rejected", "dag_id": dag.dag_id}));
     } else {
-        anstream::println!("Rejected `{}` revision {}", dag.dag_id, revision.revision);
+        say!("Rejected `{}` revision {}", dag.dag_id, revision.revision);
     }
 }

@@ -49,7 +49,12 @@ pub(super) struct Wish {
 
 /// `cis dag run`.
 pub(super) fn run(setup: &Setup, args: &RunArgs) -> Outcome {
-    match (definition::is_file(&args.target), setup.elsewhere()?) {
+    let is_file = definition::is_file(&args.target);
+    if is_file && args.scope.scope.is_some() {
+        return Err(Failure::usage("`--scope` says which DAG of a name is meant, and a file has a scope of its own")
+            .hint("write `scope = \"…\"` into the file; without it, it is the one of the project around it, or global"));
+    }
+    match (is_file, setup.elsewhere()?) {
         (true, Some(node)) if !args.dry_run => elsewhere::run_file(setup, node, args),
         (true, _) => run_file(setup, args),
         (false, _) => run_known(setup, args),
@@ -142,7 +147,7 @@ fn warn_external(session: &mut Session, dag: &Dag) -> Result<(), Failure> {
         let tasks = text::count(external, "task");
         let told = format!("{tasks} {wait}, and no node serves this data directory");
         crate::term::report::warn(&told);
-        anstream::eprintln!("hint: `cis node start` serves it; `cis work` claims them");
+        tell!("hint: `cis node start` serves it; `cis work` claims them");
     }
     Ok(())
 }
@@ -185,7 +190,7 @@ fn confirm_own(session: &mut Session, loaded: Loaded) -> Result<Ready, Failure> 
 pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wish) -> Outcome {
     let cwd = std::env::current_dir().map_err(|e| Failure::usage(format!("no current directory: {e}")))?;
     if let Some(recovery) = session.recovery()?.filter(Recovery::took_up) {
-        anstream::eprintln!("{recovery}");
+        tell!("{recovery}");
     }
     let request = StartRun {
         key: None,
@@ -202,6 +207,9 @@ pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wi
         by: user(),
         now: System.now(),
     };
+    // Those it would not be looked for in otherwise.
+    let usual = setup.skill_dirs(&[], &cwd);
+    let named: Vec<PathBuf> = ready.skill_dirs.iter().filter(|dir| !usual.contains(dir)).cloned().collect();
     // Caught before the run exists: from then on a Ctrl-C means the run.
     let interrupts = (!wish.detach).then(Interrupts::catch).transpose()?;
     let run = session.start(request, Context::of_caller(cwd, ready.skill_dirs))?;
@@ -211,7 +219,7 @@ pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wi
         closed?;
         return Ok(0);
     };
-    follow::follow(setup, Hand::Here(Box::new(session)), &run, ready.dag, interrupts)
+    follow::follow(setup, Hand::Here(Box::new(session)), &run, ready.dag, &named, interrupts)
 }
 
 pub(super) fn tell_detached(setup: &Setup, run: &RunRef, tasks: usize) {
@@ -220,14 +228,14 @@ pub(super) fn tell_detached(setup: &Setup, run: &RunRef, tasks: usize) {
         let status = run.status.word();
         let told = json!({"success": true, "run_id": run.run_id, "run": label, "dag_id": run.dag_id,
                           "number": run.number, "status": status, "tasks_count": tasks});
-        anstream::println!("{told}");
+        say!("{told}");
     } else {
         if run.status.is_terminal() {
-            anstream::println!("{label} is over already: {}", run.status);
+            say!("{label} is over already: {}", run.status);
             return;
         }
-        anstream::println!("Started {label} in the background ({})", text::count(tasks, "task"));
-        anstream::eprintln!("hint: `cis status {label} --watch` shows it, `cis dag cancel {label}` stops it");
+        say!("Started {label} in the background ({})", text::count(tasks, "task"));
+        tell!("hint: `cis status {label} --watch` shows it, `cis dag cancel {label}` stops it");
     }
 }
 
@@ -299,7 +307,7 @@ fn dry_run(setup: &Setup, dag: &Dag, plan: &Plan, fates: Option<Vec<Fate>>) -> O
             .map(|ix| json!({"task_id": dag.tasks[ix.index()].id, "layer": layers[ix.index()]}))
             .collect();
         let told = json!({"success": true, "dry_run": true, "dag_id": dag.dag_id, "tasks": tasks});
-        anstream::println!("{told}");
+        say!("{told}");
         return Ok(0);
     }
     let mut out = String::new();
@@ -313,7 +321,7 @@ fn dry_run(setup: &Setup, dag: &Dag, plan: &Plan, fates: Option<Vec<Fate>>) -> O
         };
         out += &format!("{:>3}  {}  {}\n", layers[ix.index()] + 1, task.id, text::clean(&what));
     }
-    anstream::print!("{out}");
-    anstream::eprintln!("{} would run; nothing was started", text::count(order.len(), "task"));
+    crate::term::out::put(format_args!("{out}"));
+    tell!("{} would run; nothing was started", text::count(order.len(), "task"));
     Ok(0)
 }

@@ -1,13 +1,12 @@
 //! `cis init`, `cis config show`, `cis completions`.
 
-use std::io::{ErrorKind, Write};
-
 use clap::CommandFactory;
 
 use super::{Failure, Outcome, Setup, list};
 use crate::cli::Cli;
 use crate::config::show;
 use crate::init::{self, InitError};
+use crate::term::out;
 
 /// `cis init`.
 pub(super) fn init(json: bool, force: bool) -> Outcome {
@@ -17,9 +16,9 @@ pub(super) fn init(json: bool, force: bool) -> Outcome {
         Failure { report: Box::new(e.report()), exit }
     })?;
     if json {
-        anstream::println!("{}", outcome.to_json());
+        say!("{}", outcome.to_json());
     } else {
-        anstream::println!("{}", outcome.render().trim_end());
+        say!("{}", outcome.render().trim_end());
     }
     Ok(0)
 }
@@ -27,7 +26,7 @@ pub(super) fn init(json: bool, force: bool) -> Outcome {
 /// `cis config show`.
 pub(super) fn show_config(setup: &Setup) -> Outcome {
     if setup.json {
-        anstream::println!("{}", show::to_json(&setup.config));
+        say!("{}", show::to_json(&setup.config));
     } else {
         list::print(&show::table(&setup.config));
     }
@@ -38,8 +37,6 @@ pub(super) fn show_config(setup: &Setup) -> Outcome {
 pub(super) fn completions(shell: clap_complete::Shell) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "cis", &mut script);
-    match std::io::stdout().write_all(&script) {
-        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Failure::usage(format!("cannot write: {e}"))),
-        _ => Ok(0),
-    }
+    out::put(format_args!("{}", String::from_utf8_lossy(&script)));
+    Ok(0)
 }

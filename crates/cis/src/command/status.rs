@@ -12,13 +12,14 @@ use cis_store::sqlite::reader::{RunLine, TaskLine};
 use serde_json::{Value, json};
 
 use super::find::{self, Found};
+use super::follow::Interrupts;
 use super::watch::{Watch, elapsed};
 use super::{Failure, Outcome, Setup, approve, list};
 use crate::cli::StatusArgs;
 use crate::live::{self, Screen};
 use crate::term::face::{BOLD, DIM, paint};
 use crate::term::table::Cell;
-use crate::term::{Face, Size, Table, clean, face, text};
+use crate::term::{Face, Size, Table, clean, face, out, text};
 
 /// Tasks listed at most; of larger runs, those that are not plainly completed or waiting.
 const TASKS_SHOWN: u32 = 200;
@@ -36,7 +37,7 @@ pub(super) fn status(setup: &Setup, args: &StatusArgs) -> Outcome {
         return watch(setup, found);
     }
     if setup.json {
-        anstream::println!("{}", to_json(&found)?);
+        say!("{}", to_json(&found)?);
         return Ok(0);
     }
     match &found.run {
@@ -55,7 +56,7 @@ pub(super) fn take_up(setup: &Setup) -> Result<(), Failure> {
     }
     if let Ok(Some(lock)) = setup.data_dir().try_lock() {
         session::spawn_background(&setup.options()?, lock)?;
-        anstream::eprintln!("note: its coordinator was gone; a new one takes it up");
+        tell!("note: its coordinator was gone; a new one takes it up");
     }
     Ok(())
 }
@@ -82,9 +83,9 @@ fn to_json(found: &Found) -> Result<Value, Failure> {
 
 fn show_dag(found: &Found) -> Result<(), Failure> {
     let face = face::revision(&found.dag.status);
-    anstream::println!("{}  {}", paint(BOLD, found.dag.dag_id.as_str()), face.label());
+    say!("{}  {}", paint(BOLD, found.dag.dag_id.as_str()), face.label());
     for revision in found.view.revisions(&found.dag)?.iter().take(5) {
-        anstream::println!(
+        say!(
             "  revision {} {} {} by {}",
             revision.revision,
             &revision.content_hash[..12],
@@ -93,7 +94,7 @@ fn show_dag(found: &Found) -> Result<(), Failure> {
         );
     }
     if found.dag.status == "pending" {
-        anstream::eprintln!("hint: `cis dag confirm {}` confirms and starts it", found.dag.dag_id);
+        tell!("hint: `cis dag confirm {}` confirms and starts it", found.dag.dag_id);
     }
     Ok(())
 }
@@ -107,15 +108,15 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
         text::thousands((run.total - run.left) as usize),
         text::thousands(run.total as usize)
     );
-    anstream::println!("{}  {}  {}", paint(BOLD, &run.label()), face.label(), paint(DIM, &done));
+    say!("{}  {}  {}", paint(BOLD, &run.label()), face.label(), paint(DIM, &done));
     if let Some(reason) = run.stop_reason.filter(|_| run.status != RunStatus::Completed) {
-        anstream::println!("  stopped: {}", reason.word().replace('_', " "));
+        say!("  stopped: {}", reason.word().replace('_', " "));
     }
     if run.paused {
-        anstream::println!("  paused: nothing more is started");
+        say!("  paused: nothing more is started");
     }
     if let Some(from) = run.resumed_from {
-        anstream::println!("  carries on from {}#{from}", run.dag_id);
+        say!("  carries on from {}#{from}", run.dag_id);
     }
     let (tasks, whole) = tasks_to_show(found, run)?;
     if !tasks.is_empty() {
@@ -123,12 +124,12 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
     }
     if !whole {
         let all = text::thousands(run.total as usize);
-        anstream::eprintln!(
+        tell!(
             "hint: only tasks that run, wait for a person or went wrong are shown; `--json` shows all {all}"
         );
     }
     if !found.named && found.dag.runs > 1 {
-        anstream::eprintln!("hint: `cis dag runs {}` shows all {} runs", found.dag.dag_id, found.dag.runs);
+        tell!("hint: `cis dag runs {}` shows all {} runs", found.dag.dag_id, found.dag.runs);
     }
     Ok(())
 }
@@ -185,7 +186,7 @@ fn outputs(task: &TaskLine) -> String {
 fn watch(setup: &Setup, found: Found) -> Outcome {
     let Some(run) = found.run else {
         match setup.json {
-            true => anstream::println!("{}", to_json(&found)?),
+            true => say!("{}", to_json(&found)?),
             false => show_dag(&found)?,
         }
         return Ok(if found.dag.status == "pending" { 5 } else { 0 });
@@ -196,15 +197,15 @@ fn watch(setup: &Setup, found: Found) -> Outcome {
         && watch.is_here()
         && live::wanted(std::io::stderr().is_terminal(), std::env::var("TERM").ok().as_deref());
     let mut screen = Screen::new(std::io::stderr(), true);
-    let (_never, pause) = std::sync::mpsc::channel::<()>();
+    let interrupts = Interrupts::catch()?;
     loop {
         let json = setup.json;
         watch.refresh(|watch, event| match (json, drawn) {
-            (true, _) => anstream::println!("{}", watch.json(event)),
+            (true, _) => say!("{}", watch.json(event)),
             (false, true) => {}
             (false, false) => {
                 if let Ok(Some(line)) = watch.line(event) {
-                    anstream::println!("{line}");
+                    say!("{line}");
                 }
             }
         })?;
@@ -216,9 +217,16 @@ fn watch(setup: &Setup, found: Found) -> Outcome {
         if watch.is_over() {
             break;
         }
-        let _ = pause.recv_timeout(LOOK);
+        // Whoever does not want to see more is not kept; what the screen was is put back first.
+        if interrupts.within(LOOK) {
+            screen.finish().map_err(|e| Failure::usage(e.to_string()))?;
+            return Ok(130);
+        }
+        if out::unwritten().is_some() {
+            return Ok(0);
+        }
     }
     screen.finish().map_err(|e| Failure::usage(e.to_string()))?;
-    super::follow::tell_ending(setup, &watch)?;
+    super::follow::tell_ending(setup, &watch, &[])?;
     Ok(u8::from(watch.run.status != RunStatus::Completed))
 }

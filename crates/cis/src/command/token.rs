@@ -44,10 +44,10 @@ fn create(
         None => create_here(setup, Caller::preset(identity, preset, scopes), lasts)?,
     };
     if setup.json {
-        anstream::println!("{}", json!({"success": true, "token_id": made.token_id, "token": made.secret}));
+        say!("{}", json!({"success": true, "token_id": made.token_id, "token": made.secret}));
     } else {
-        anstream::println!("{}", made.secret);
-        anstream::eprintln!("hint: this is shown once; `cis token revoke {}` takes it back", made.token_id);
+        say!("{}", made.secret);
+        tell!("hint: this is shown once; `cis token revoke {}` takes it back", made.token_id);
     }
     Ok(0)
 }
@@ -75,7 +75,7 @@ fn show(setup: &Setup) -> Outcome {
         None => Vec::new(),
     };
     if setup.json {
-        anstream::println!("{}", json!({"success": true, "tokens": tokens}));
+        say!("{}", json!({"success": true, "tokens": tokens}));
         return Ok(0);
     }
     let now = System.now();
@@ -110,9 +110,9 @@ fn revoke(setup: &Setup, token_id: &str) -> Outcome {
             .hint("`cis token list` shows them"));
     }
     if setup.json {
-        anstream::println!("{}", json!({"success": true, "token_id": token_id, "status": "revoked"}));
+        say!("{}", json!({"success": true, "token_id": token_id, "status": "revoked"}));
     } else {
-        anstream::println!("Revoked {token_id}");
+        say!("Revoked {token_id}");
     }
     Ok(0)
 }

@@ -30,7 +30,7 @@ pub(super) fn why(setup: &Setup, args: &WhyArgs) -> Outcome {
     if setup.json {
         let mut told = json!(explained);
         told["success"] = Value::Bool(true);
-        anstream::println!("{told}");
+        say!("{told}");
     } else {
         show(&explained);
     }
@@ -41,16 +41,16 @@ fn show(explained: &Explained) {
     let Explained { dag_id, status, run, awaits_confirmation, why, .. } = explained;
     let face = if run.is_some() { face::run(status) } else { face::revision(status) };
     let name = run.as_deref().unwrap_or(dag_id.as_str());
-    anstream::println!("{}  {}", paint(BOLD, name), face.label());
+    say!("{}  {}", paint(BOLD, name), face.label());
     if let Some(awaited) = awaits_confirmation {
-        anstream::println!(
+        say!(
             "  revision {} by {} waits for somebody to confirm it",
             awaited.revision,
             clean(&awaited.published_by)
         );
-        anstream::eprintln!("hint: `cis dag confirm {dag_id}` confirms and starts it");
+        tell!("hint: `cis dag confirm {dag_id}` confirms and starts it");
     } else if why.unfinished == 0 {
-        anstream::println!("  nothing is unfinished");
+        say!("  nothing is unfinished");
     }
     if why.tasks.is_empty() {
         return;
@@ -67,6 +67,6 @@ fn show(explained: &Explained) {
     list::print(&table);
     if why.more > 0 {
         let more = text::count(why.more, "task");
-        anstream::eprintln!("hint: {more} more; `--limit {}` shows them", why.unfinished);
+        tell!("hint: {more} more; `--limit {}` shows them", why.unfinished);
     }
 }

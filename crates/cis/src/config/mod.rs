@@ -270,10 +270,15 @@ impl ConfigError {
     pub fn report(&self) -> crate::term::Report {
         use crate::term::Report;
         match self {
-            Self::Invalid { file, problems } => Report {
-                code: "ConfigInvalid".into(),
-                ..Report::invalid(&file.display().to_string(), problems.clone())
-            },
+            Self::Invalid { file, problems } => {
+                let report = Report::invalid(&file.display().to_string(), problems.clone());
+                // What has no line does not stand in the file.
+                let told = match problems.iter().any(|problem| problem.line.is_some()) {
+                    true => report.message.clone(),
+                    false => "the environment or the command line has a setting that cannot be".to_owned(),
+                };
+                Report { code: "ConfigInvalid".into(), message: told, ..report }
+            }
             Self::NoFile(_) => Report::new("NotFound", self.to_string()),
             Self::Homeless => Report::new("ConfigInvalid", self.to_string())
                 .hint("set `HOME`, or name a file with `--config`"),

@@ -57,6 +57,7 @@ fn lanes(subject: &Subject<'_>) -> Option<String> {
     let mut waited_for: Vec<usize> = rows.iter().map(|row| row.before.len()).collect();
     let mut lanes: Vec<Option<usize>> = Vec::new();
     let mut text = String::new();
+    let mut above = None;
     for place in order(&rows) {
         let row = &rows[place];
         let mut joins = vec![Join::None; lanes.len()];
@@ -78,6 +79,11 @@ fn lanes(subject: &Subject<'_>) -> Option<String> {
         }
         if lanes.len() > LANES_MAX {
             return None;
+        }
+        if above.replace(at) == Some(at) && joins[at] == Join::None {
+            // Right below a task it does not wait for, it would look as if it did.
+            let gap: String = lanes.iter().map(|lane| if lane.is_some() { "│ " } else { "  " }).collect();
+            let _ = writeln!(text, "{}", gap.trim_end());
         }
         let picture = picture(&lanes, &joins, at, &mark(subject, row));
         for (lane, join) in lanes.iter_mut().zip(&joins) {
@@ -300,8 +306,9 @@ mod tests {
 
     #[test]
     fn separate_tasks_and_chains() {
-        assert_eq!(lines(&[("a", &[]), ("b", &["a"]), ("c", &[])]), ["● a", "● b", "● c"]);
-        assert_eq!(lines(&[("a", &[]), ("b", &[]), ("c", &[]), ("d", &[]), ("e", &[])]).len(), 5);
+        assert_eq!(lines(&[("a", &[]), ("b", &["a"]), ("c", &["b"])]), ["● a", "● b", "● c"]);
+        assert_eq!(lines(&[("a", &[]), ("b", &["a"]), ("c", &[])]), ["● a", "● b", "", "● c"]);
+        assert_eq!(lines(&[("a", &[]), ("b", &[]), ("c", &[])]), ["● a", "", "● b", "", "● c"]);
     }
 
     #[test]

@@ -2,16 +2,19 @@
 //!
 //! | module | what lives there |
 //! |---|---|
+//! | [`out`] | saying it |
 //! | [`face`] | how each state looks: glyph, word, tone |
 //! | [`text`] | making strangers' text safe to print; cutting and padding by display width |
 //! | [`table`] | aligned columns without borders |
 //! | [`time`] | `3m ago` |
 //! | [`report`] | errors, for people and as JSON |
 //!
-//! Data goes to stdout, everything else to stderr. Strings made here carry ANSI styles; print them through
+//! Data goes to stdout, everything else to stderr. Strings made here carry ANSI styles; `say!` and `tell!` print them through
 //! [`anstream`], which drops the styles where nobody sees them (`NO_COLOR`, pipes) and keeps them where asked
 //! (`CLICOLOR_FORCE`).
 
+#[macro_use]
+pub mod out;
 pub mod face;
 pub mod report;
 pub mod table;

@@ -88,14 +88,26 @@ pub fn fit(text: &str, width: usize) -> Cow<'_, str> {
 
 /// `text`, styles and all, followed by spaces up to `width` columns.
 pub fn pad(text: &str, width: usize) -> String {
-    let missing = width.saturating_sub(columns(text));
-    format!("{text}{:missing$}", "")
+    text.to_owned() + &spaces(width.saturating_sub(columns(text)))
 }
 
 /// Spaces up to `width` columns, then `text`.
 pub fn pad_left(text: &str, width: usize) -> String {
-    let missing = width.saturating_sub(columns(text));
-    format!("{:missing$}{text}", "")
+    spaces(width.saturating_sub(columns(text))) + text
+}
+
+/// However many: the width of a format is a `u16`.
+fn spaces(count: usize) -> String {
+    " ".repeat(count)
+}
+
+/// `text` as one word of a command that can be typed.
+pub fn quoted(text: &str) -> Cow<'_, str> {
+    let plain = |c: char| c.is_alphanumeric() || "._-/+=:@%,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
 /// `1 task`, `2 tasks`.
@@ -119,6 +131,19 @@ pub fn thousands(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_is_quoted_where_a_shell_would_take_it_apart() {
+        assert_eq!((quoted("/a/b-c.d"), quoted("")), ("/a/b-c.d".into(), "''".into()));
+        assert_eq!((quoted("a b"), quoted("it's $HOME")), ("'a b'".into(), r"'it'\''s $HOME'".into()));
+    }
+
+    #[test]
+    fn what_is_very_long_is_padded_too() {
+        const WIDE: usize = 70_000;
+        assert_eq!((pad("a", WIDE).len(), pad_left("a", WIDE).len()), (WIDE, WIDE));
+        assert_eq!((pad("ab", 1), pad_left("ab", 1)), ("ab".to_owned(), "ab".to_owned()));
+    }
 
     #[test]
     fn escapes_and_controls_do_not_reach_the_terminal() {

@@ -117,7 +117,7 @@ impl Node {
     /// `cis` on this node's data directory.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = self.bare();
-        command.arg("--data-dir").arg(&self.data).args(args);
+        command.env("CIS_DATA_DIR", &self.data).args(args);
         command
     }
 

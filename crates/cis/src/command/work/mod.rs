@@ -158,7 +158,7 @@ fn tell(setup: &Setup, task: &Task, ending: &Ending) {
     if setup.json {
         let told = json!({"task": task.label(), "execution_id": task.execution_id, "attempt": task.attempt,
                           "ending": ending.word(), "why": ending.why()});
-        anstream::println!("{told}");
+        say!("{told}");
         return;
     }
     let face = Face::from(match ending {
@@ -167,7 +167,7 @@ fn tell(setup: &Setup, task: &Task, ending: &Ending) {
         Ending::Cancelled | Ending::Interrupted => TaskStatus::Cancelled,
     });
     let why = ending.why().map(|why| format!(": {}", clean(&why))).unwrap_or_default();
-    anstream::eprintln!(
+    tell!(
         "{} {} {}{}",
         face.mark(),
         paint(BOLD, &clean(&task.label())),
