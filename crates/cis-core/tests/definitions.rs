@@ -295,7 +295,8 @@ fn what_is_stored_wrong_is_refused() {
 /// Whichever editor wrote it: a shell would trip over the rest of a line end.
 #[test]
 fn lines_may_end_as_they_do_elsewhere() {
-    let text = "[[tasks]]\nid = \"a\"\ncommand = '''\nif true; then\n  echo x\nfi\n'''\nname = \"kept \\r\\n\"\n";
+    let text =
+        "[[tasks]]\nid = \"a\"\ncommand = '''\nif true; then\n  echo x\nfi\n'''\nname = \"kept \\r\\n\"\n";
     let (unix, other) = (read(Format::Toml, text), read(Format::Toml, &text.replace('\n', "\r\n")));
     assert_eq!(content_hash(&unix.dag), content_hash(&other.dag));
     assert_eq!(other.dag.tasks[0].more().name.as_deref(), unix.dag.tasks[0].more().name.as_deref());

@@ -11,10 +11,8 @@ use support::{Node, exited, script};
 
 /// A copy of every descriptor of this process.
 fn copies() -> Vec<OwnedFd> {
-    let numbers: Vec<i32> = std::fs::read_dir("/proc/self/fd")
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
-        .collect();
+    let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<i32> = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     // SAFETY: nothing is done with it but to copy it; one that is not open any more cannot be.
     let copy =
         |number: i32| rustix::io::fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(number) }, 0).ok();
