@@ -150,7 +150,9 @@ fn an_agent_has_a_token_of_its_own_while_it_runs() {
     let (gate, up) = (node.fifo("gate"), node.up());
     let script =
         "env | grep -v ^CIS_DATA_DIR= | grep -c ^CIS_; echo $CIS_NODE $CIS_TOKEN; read -r _ < gate; exit 7";
-    let mut agent = node.spawn(["agent", "run", "builder", "--", "sh", "-c", script]);
+    let mut agent = node.bare();
+    agent.arg("--data-dir").arg(&node.data).args(["agent", "run", "builder", "--", "sh", "-c", script]);
+    let mut agent = Running::start(agent);
     assert_eq!(agent.until("").trim(), "2", "nothing of ours but where to call and by what");
     let line = agent.until("http://");
     let (address, token) = line.trim().split_once(' ').unwrap();
