@@ -108,6 +108,11 @@ impl Caller {
             .details(serde_json::json!({"role": role.word()})))
     }
 
+    /// May it approve what `publisher` published, itself included?
+    pub fn may_approve(&self, publisher: &str) -> bool {
+        self.roles.contains(&Role::Confirm) && (self.self_confirm || self.identity != publisher)
+    }
+
     /// May it know that anything of `scope` exists?
     pub fn sees(&self, scope: &Scope) -> bool {
         self.scopes.as_ref().is_none_or(|scopes| scopes.contains(scope))
@@ -131,6 +136,14 @@ mod tests {
         for (word, preset) in Preset::WORDS {
             assert_eq!(Preset::from_word(word), Some(preset));
         }
+    }
+
+    #[test]
+    fn publishers_do_not_approve_their_own_unless_they_are_owners() {
+        let by = |preset| Caller::preset("ann", preset, None);
+        assert!(!by(Preset::Agent).may_approve("bob"));
+        assert!(by(Preset::Approver).may_approve("bob") && !by(Preset::Approver).may_approve("ann"));
+        assert!(by(Preset::Owner).may_approve("ann"));
     }
 
     #[test]

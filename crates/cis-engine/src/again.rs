@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cis_core::access::Caller;
 use cis_core::dag::Dag;
 use cis_core::dag::plan::Plan;
 use cis_core::error::{ErrorCode, Refusal};
@@ -28,17 +29,22 @@ pub struct Sequel {
     pub fates: Vec<Fate>,
 }
 
-/// What carries on `run`, which must be over: until then, nobody knows what is left.
-pub fn sequel(reader: &Reader, run: &RunLine, again: Again<'_>) -> Result<Sequel, Refusal> {
+/// What carries on `run`, which must be over: until then it is not known what is left. An approval is carried over only
+/// for a `caller` that could have given it; otherwise it is asked for again, and what depends on it runs again.
+pub fn sequel(reader: &Reader, run: &RunLine, again: Again<'_>, caller: &Caller) -> Result<Sequel, Refusal> {
     refuse_unfinished(run)?;
     let before = reader.statuses(run)?;
     let dag = Arc::new(reader.definition(run.definition)?);
     let plan = Plan::new(&dag);
-    let fates = match again {
-        Again::Rest => select::resume(&plan, &before),
-        Again::Task(task) => select::retry(&plan, &select::named(&dag, &[task.to_owned()])?, &before),
+    let mut first = match again {
+        Again::Rest => select::incomplete(&plan, &before),
+        Again::Task(task) => select::named(&dag, &[task.to_owned()])?,
     };
-    if fates.contains(&Fate::Run) {
+    if !first.is_empty() {
+        if !caller.may_approve(&reader.publisher(run.definition)?) {
+            first.extend(select::approved(&dag, &before));
+        }
+        let fates = select::rerun(&plan, &first, &before);
         return Ok(Sequel { dag, plan, fates });
     }
     let why = format!("{} completed: nothing is left to run", run.label());

@@ -51,19 +51,19 @@ pub fn from(plan: &Plan, tasks: &[TaskIx], before: Option<&[TaskStatus]>) -> Vec
     fates(plan, before, |ix| run[ix.index()])
 }
 
-/// Everything that did not complete, and what depends on it.
-pub fn resume(plan: &Plan, before: &[TaskStatus]) -> Vec<Fate> {
-    let mut run = vec![false; plan.len()];
-    for ix in plan.tasks() {
-        if !completed(before, ix) {
-            include_downstream(plan, ix, &mut run);
-        }
-    }
-    fates(plan, Some(before), |ix| run[ix.index()])
+/// The tasks that did not complete.
+pub fn incomplete(plan: &Plan, before: &[TaskStatus]) -> Vec<TaskIx> {
+    plan.tasks().filter(|ix| !completed(before, *ix)).collect()
+}
+
+/// The tasks that completed after a person had approved them.
+pub fn approved(dag: &Dag, before: &[TaskStatus]) -> Vec<TaskIx> {
+    let tasks = (0..).map(TaskIx).zip(&dag.tasks);
+    tasks.filter(|(ix, task)| task.needs_person() && completed(before, *ix)).map(|(ix, _)| ix).collect()
 }
 
 /// `tasks` and everything that depends on them, and whatever those need that has not completed either.
-pub fn retry(plan: &Plan, tasks: &[TaskIx], before: &[TaskStatus]) -> Vec<Fate> {
+pub fn rerun(plan: &Plan, tasks: &[TaskIx], before: &[TaskStatus]) -> Vec<Fate> {
     let mut run = vec![false; plan.len()];
     tasks.iter().for_each(|ix| include_downstream(plan, *ix, &mut run));
     // Against the order of the graph, so that what one task pulls in is itself looked at.
@@ -110,6 +110,10 @@ mod tests {
     use TaskStatus::{Completed, Failed, Skipped};
     use cis_core::dag::parse::{Defaults, Format, parse};
 
+    fn resume(plan: &Plan, before: &[TaskStatus]) -> Vec<Fate> {
+        rerun(plan, &incomplete(plan, before), before)
+    }
+
     /// a, b ─► c ─► d, and e alone.
     fn plan() -> Plan {
         let text = r#"{"dag_id": "x", "tasks": [
@@ -140,13 +144,21 @@ mod tests {
     #[test]
     fn retry_takes_along_what_its_dependents_still_need() {
         let before = [Failed, Failed, Skipped, Skipped, Failed];
-        assert_eq!(retry(&plan(), &[TaskIx(0)], &before), [Run, Run, Run, Run, Leave]);
+        assert_eq!(rerun(&plan(), &[TaskIx(0)], &before), [Run, Run, Run, Run, Leave]);
         assert_eq!(
             resume(&plan(), &[Completed]),
             [Carry, Run, Run, Run, Run],
             "cut short while it was created"
         );
         let done = [Completed; 5];
-        assert_eq!(retry(&plan(), &[TaskIx(2)], &done), [Carry, Carry, Run, Run, Carry]);
+        assert_eq!(rerun(&plan(), &[TaskIx(2)], &done), [Carry, Carry, Run, Run, Carry]);
+    }
+
+    #[test]
+    fn approved_tasks_are_approvals_and_confirmed_tasks_that_completed() {
+        let text = r#"{"dag_id": "x", "tasks": [{"id": "a", "type": "approval"}, {"id": "b", "command": "true"},
+            {"id": "c", "command": "true", "level": {"type": "confirmed"}}, {"id": "d", "type": "approval"}]}"#;
+        let dag = parse(text.as_bytes(), Format::Json, &Defaults::default()).unwrap().dag;
+        assert_eq!(approved(&dag, &[Completed, Completed, Completed, Failed]), [TaskIx(0), TaskIx(2)]);
     }
 }

@@ -170,6 +170,57 @@ fn what_failed_is_resumed_or_retried() {
 }
 
 #[test]
+fn approvals_are_carried_over_only_for_callers_that_could_have_given_them() {
+    let node = Node::new();
+    let up = node.up();
+    let agent = up.client.with(&node.token(["a"]));
+    let tasks = json!([{"id": "ask", "type": "approval"}, {"id": "ship", "command": "exit 3", "deps": ["ask"]},
+        {"id": "tell", "command": "true", "deps": ["ask"]},
+        {"id": "sign", "command": "true", "level": {"type": "confirmed"}}, {"id": "alone", "command": "true"}]);
+    let first = go(&up.client, &json!({"dag_id": "d", "tasks": tasks}));
+    for task in ["ask", "sign"] {
+        up.client.until("d", |told| {
+            told["tasks"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|row| row["task_id"] == task && row["status"] == "waiting")
+        });
+        assert_eq!(up.client.post(&format!("/api/v1/runs/{first}/tasks/{task}/approve"), "").status, 200);
+    }
+    assert_eq!(
+        ended(&agent, &first),
+        "ask=completed ship=failed tell=completed sign=completed alone=completed"
+    );
+    // The agent could not have approved it: it is asked for again, and what depends on it waits.
+    for (call, body) in [("retry", r#"{"task": "ship"}"#), ("retry", r#"{"task": "alone"}"#), ("resume", "")]
+    {
+        let run = run_id(&agent.post(&format!("/api/v1/runs/{first}/{call}"), body));
+        let waits = |told: &Value| {
+            told["tasks"].as_array().unwrap().iter().filter(|t| t["status"] == "waiting").count()
+        };
+        let told = up.client.until("d", |told| waits(told) == 2);
+        let of = |id: &str| {
+            told["tasks"].as_array().unwrap().iter().find(|t| t["task_id"] == id).unwrap()["status"].clone()
+        };
+        assert_eq!(
+            (of("ask"), of("ship"), of("tell"), of("sign")),
+            (json!("waiting"), json!("pending"), json!("pending"), json!("waiting")),
+            "{call} {body}"
+        );
+        assert_eq!(up.client.post(&format!("/api/v1/runs/{run}/cancel"), "").status, 200);
+        ended(&agent, &run);
+    }
+    // The owner could: its word from before stands.
+    let run = run_id(&up.client.post(&format!("/api/v1/runs/{first}/resume"), ""));
+    assert_eq!(
+        ended(&agent, &run),
+        "ask=completed ship=failed tell=completed sign=completed alone=completed"
+    );
+    node.assert_sound();
+}
+
+#[test]
 fn a_run_that_goes_on_is_cancelled_once_and_then_resumed() {
     let node = Node::new();
     let (up, started, gate) = (node.up(), node.fifo("started"), node.fifo("gate"));

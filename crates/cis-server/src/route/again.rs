@@ -111,7 +111,7 @@ async fn carry_on(
         let run = runs::find(reader, &caller, &id)?;
         let (task, max_parallel) = body?;
         let again = task.as_deref().map_or(Again::Rest, Again::Task);
-        let fates = sequel(reader, &run, again)?.fates;
+        let fates = sequel(reader, &run, again, &caller)?.fates;
         Ok(Wish {
             definition: run.definition,
             params: run.given_params(),

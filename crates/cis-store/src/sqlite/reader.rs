@@ -286,6 +286,13 @@ impl Reader {
         )
     }
 
+    /// Who published a revision.
+    pub fn publisher(&self, definition: i64) -> Answer<String> {
+        let mut statement =
+            self.conn.prepare_cached("SELECT created_by FROM dag_definitions WHERE definition_key = ?1")?;
+        Ok(statement.query_row([definition], |row| row.get(0))?)
+    }
+
     /// A definition in full.
     pub fn definition(&self, key: i64) -> Answer<Dag> {
         let (text, dag_id, scope): (String, DagId, Scope) = self

@@ -1,8 +1,10 @@
 //! `cis dag resume` and `cis dag retry`: a new run of the same revision that carries over what had completed.
 
+use cis_core::access::{Caller, Preset};
 use cis_engine::again::{Again, sequel};
 use cis_engine::coordinator::Options;
 use cis_engine::session::Session;
+use cis_engine::system::user;
 
 use super::run::{self, Ready, Wish};
 use super::view::View;
@@ -25,7 +27,9 @@ fn again(setup: &Setup, id: &str, options: &AgainOptions, what: Again<'_>) -> Ou
         View::Here(reader) => reader,
         View::Node(node) => return elsewhere::carry_on(setup, node, &run, options, what),
     };
-    let sequel = sequel(&reader, &run, what)?;
+    // The owner of the data directory may approve everything in it.
+    let caller = Caller::preset(user(), Preset::Owner, None);
+    let sequel = sequel(&reader, &run, what, &caller)?;
     let here = std::env::current_dir().unwrap_or_default();
     let skill_dirs = setup.skill_dirs(&options.skills.dirs, &here);
     let ready = Ready { definition: run.definition, plan: sequel.plan, dag: sequel.dag, skill_dirs };
