@@ -253,7 +253,7 @@ impl Node {
         by: &str,
         expires_at: Option<Timestamp>,
     ) -> Result<FreshToken, Refusal> {
-        let (fresh, new) = token::make(&System, caller, by.to_owned(), self.now(), expires_at);
+        let (fresh, new) = token::make(caller, by.to_owned(), self.now(), expires_at)?;
         self.store.create_token(new).await?;
         Ok(fresh)
     }

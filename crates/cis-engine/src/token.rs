@@ -3,15 +3,20 @@
 use std::fmt;
 
 use cis_core::access::Caller;
-use cis_core::source::{Random, Timestamp};
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::source::Timestamp;
 use cis_store::port::NewToken;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::data_dir::hex;
+use crate::system;
 
 /// What a secret begins with, so that it is known for one wherever it turns up.
 const MARK: &str = "cis_";
+
+/// Digits of a token's id: enough to tell tokens apart, and no part of the secret.
+const ID_DIGITS: usize = 16;
 
 /// A token that has just been made.
 #[derive(Clone, Serialize, Deserialize)]
@@ -26,18 +31,24 @@ impl fmt::Debug for FreshToken {
     }
 }
 
-/// Makes a token: what its owner gets, and what the store keeps.
+/// Makes a token: what its owner gets, and what the store keeps. Refused where the machine has no randomness: a token
+/// that can be guessed is none.
 pub(crate) fn make(
-    random: &dyn Random,
     caller: Caller,
     by: String,
     now: Timestamp,
     expires_at: Option<Timestamp>,
-) -> (FreshToken, NewToken) {
-    let hex = |words: usize| (0..words).map(|_| format!("{:016x}", random.bits())).collect::<String>();
-    let fresh = FreshToken { token_id: format!("tok_{}", hex(1)), secret: format!("{MARK}{}", hex(4)) };
+) -> Result<(FreshToken, NewToken), Refusal> {
+    let random = || {
+        let why =
+            |e| Refusal::new(ErrorCode::Unavailable, format!("the machine gives no random numbers: {e}"));
+        system::secret().map(|bytes| hex(&bytes)).map_err(why)
+    };
+    let (id, secret) = (random()?, random()?);
+    let fresh =
+        FreshToken { token_id: format!("tok_{}", &id[..ID_DIGITS]), secret: format!("{MARK}{secret}") };
     let (token_id, secret_hash) = (fresh.token_id.clone(), secret_hash(&fresh.secret));
-    (fresh, NewToken { token_id, secret_hash, caller, by, now, expires_at })
+    Ok((fresh, NewToken { token_id, secret_hash, caller, by, now, expires_at }))
 }
 
 /// What the store knows a secret by.

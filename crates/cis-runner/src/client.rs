@@ -30,8 +30,13 @@ const STARTS_MAX: u32 = 3;
 
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
-/// What marks the processes of a task. It must mark neither the runner nor a coordinator in the background: they
-/// outlive the task that happened to need them.
+/// What a runner gets of the environment of the process that starts it. Tasks get theirs from their run; anything more
+/// here would only be something for them to read.
+const RUNNER_ENVIRONMENT: [&str; 4] =
+    ["LD_LIBRARY_PATH", "RUST_BACKTRACE", crate::serve::INSTANT, cis_fail::VARIABLE];
+
+/// What marks the processes of a task. It must not mark a coordinator in the background: that outlives the task that
+/// happened to need it.
 pub const TASK_MARKS: [&str; 6] =
     [crate::stray::COOKIE, "CIS_RUN_ID", "CIS_TASK_ID", "CIS_ATTEMPT", "CIS_FENCE", "CIS_OUTPUT"];
 
@@ -137,5 +142,5 @@ fn start(data_dir: &Path, exe: &Path) -> io::Result<Pid> {
     let data_dir = data_dir.canonicalize()?;
     let log = OpenOptions::new().append(true).create(true).mode(0o600).open(data_dir.join("runner.log"))?;
     let arguments = ["runner".as_ref(), "--data-dir".as_ref(), data_dir.as_os_str()];
-    spawn_detached(exe, &arguments, log.as_fd(), &TASK_MARKS)
+    spawn_detached(exe, &arguments, log.as_fd(), &RUNNER_ENVIRONMENT)
 }

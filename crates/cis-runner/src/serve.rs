@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventFlags};
 use rustix::io::Errno;
+use rustix::process::DumpableBehavior;
 use rustix::time::Timespec;
 
 use crate::client::DOOR_KEY;
@@ -44,6 +45,12 @@ pub fn run(data_dir: &Path) -> Result<(), Error> {
     place.serve(&mut runner)
 }
 
+/// Lets no other process of the same user read this one's memory, environment or descriptors: neither the tasks it
+/// starts nor an agent. (The superuser still can.)
+pub fn forbid_inspection() -> std::io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
 /// The data directory, held.
 #[derive(Debug)]
 struct Place {
@@ -72,6 +79,7 @@ impl Place {
 
     /// Makes this process a runner.
     fn runner(&self) -> Result<Runner, Error> {
+        forbid_inspection().map_err(|error| Error::io("keep other processes out of its memory", error))?;
         // Fails only for a process that leads a group already, as one started from a shell does.
         let _ = rustix::process::setsid();
         let us = rustix::process::getpid();

@@ -214,12 +214,13 @@ fn environment<'a>(
     all
 }
 
-/// Starts `exe` as a process that outlives us: no descriptor of ours, no signal setting, none of `without`.
+/// Starts `exe` as a process that outlives us: no descriptor of ours, no signal setting, and of our environment only the
+/// variables in `kept`.
 pub(crate) fn spawn_detached(
     exe: &Path,
     arguments: &[&OsStr],
     stderr: BorrowedFd<'_>,
-    without: &[&str],
+    kept: &[&str],
 ) -> std::io::Result<Pid> {
     let null = null()?;
     let path = CString::new(exe.as_os_str().as_bytes())?;
@@ -228,8 +229,8 @@ pub(crate) fn spawn_detached(
         argv.push(CString::new(argument.as_bytes())?);
     }
     let mut variables = Vec::new();
-    for (name, value) in std::env::vars_os() {
-        if !without.iter().any(|gone| name == *gone) {
+    for name in kept {
+        if let Some(value) = std::env::var_os(name) {
             variables.extend(variable(name.as_bytes(), value.as_bytes()));
         }
     }
@@ -239,32 +240,21 @@ pub(crate) fn spawn_detached(
         arguments: &argv,
         environment: &environment,
         descriptors: [null.as_fd(), null.as_fd(), stderr],
-        closed: &inheritable_descriptors()?,
+        closed: &descriptors_above_stderr()?,
         leads: false,
         files: None,
     })?;
     Ok(pid)
 }
 
-/// Descriptors above stderr that an exec would hand down: a lock or a pipe of whoever called us must not live
-/// as long as the runner does.
-fn inheritable_descriptors() -> std::io::Result<Vec<i32>> {
-    const O_CLOEXEC: u32 = 0o2_000_000;
+/// Descriptors that an exec might hand down: a lock or a pipe of our caller must not live as long as the runner does.
+fn descriptors_above_stderr() -> std::io::Result<Vec<i32>> {
+    // Not `fdinfo`, which would also tell which of them an exec closes anyway: a process that is not dumpable cannot
+    // read its own on older kernels.
     let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc/self/fdinfo")? {
-        let entry = entry?;
-        let Some(fd) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        if fd <= 2 {
-            continue;
-        }
-        let info = std::fs::read_to_string(entry.path()).unwrap_or_default();
-        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
-        if flags.is_some_and(|flags| flags & O_CLOEXEC == 0) {
-            found.push(fd);
-        }
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let descriptor: Option<i32> = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+        found.extend(descriptor.filter(|descriptor| *descriptor > 2));
     }
     Ok(found)
 }

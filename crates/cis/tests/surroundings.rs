@@ -148,3 +148,57 @@ fn a_directory_of_somebody_else_is_left_alone() {
     run.code(2).tells("holds other files");
     assert_eq!(mode(), before);
 }
+
+/// The user to run as where the tests run as the superuser, who may look at everything.
+const PLAIN_USER: u32 = 65_534;
+
+fn command_as(user: Option<u32>, program: impl AsRef<std::ffi::OsStr>) -> std::process::Command {
+    let mut command = std::process::Command::new(program);
+    if let Some(user) = user {
+        command.uid(user).gid(user);
+    }
+    command
+}
+
+/// What a task, or any other program of the same user, sees of another process's environment.
+fn read_environment(of: u32, user: Option<u32>) -> std::process::Output {
+    command_as(user, "cat").arg(format!("/proc/{of}/environ")).output().unwrap()
+}
+
+#[test]
+fn environments_of_node_and_runner_are_hidden_from_tasks() {
+    let node = Node::new().with("CANARY", "in-the-environment");
+    node.dag("d", "tasks = [{ id = 'a', command = 'echo $PPID > up; read -r _ < gate' }]");
+    let user = rustix::process::getuid().is_root().then_some(PLAIN_USER);
+    // The directory that the tests were built in may be closed to that user.
+    let exe = node.path("cis");
+    std::fs::copy(support::EXE, &exe).unwrap();
+    let (up, gate) = (node.fifo("up"), node.fifo("gate"));
+    for path in [node.dir(), &node.path("up"), &node.path("gate"), &node.path("d.toml")] {
+        std::os::unix::fs::chown(path, user, user).unwrap();
+    }
+    let command = |args: &[&str]| {
+        let like = node.command(args);
+        let mut command = command_as(user, &exe);
+        command.env_clear().envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.args(args).current_dir(node.dir()).stdin(std::process::Stdio::null());
+        command
+    };
+    let mut serving = Running::start(command(&["node", "start", "--bind", "127.0.0.1:0"]));
+    serving.until("cis node on");
+    Running::start(command(&["run", "d.toml", "--detach"])).wait().code(0);
+    let runner = node.runner();
+    assert_eq!(up.line().trim(), runner.to_string(), "a task knows its runner");
+    for of in [serving.pid(), runner] {
+        let seen = read_environment(of, user);
+        assert!(!seen.status.success() && seen.stdout.is_empty(), "process {of}: {seen:?}");
+    }
+    if user.is_some() {
+        // Even the superuser finds nothing in the runner's.
+        let seen = String::from_utf8(read_environment(runner, None).stdout).unwrap();
+        assert!(!seen.contains("in-the-environment") && !seen.contains("PATH="), "{seen}");
+    }
+    gate.let_through(1);
+    serving.signal(Signal::TERM);
+    serving.wait().code(0);
+}

@@ -105,7 +105,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 Ok(Reply::Pruned(pruned))
             }
             Command::CreateToken { caller, by, expires_at } => {
-                let (fresh, new) = token::make(&self.machine, caller, by, now, expires_at);
+                let (fresh, new) = token::make(caller, by, now, expires_at)?;
                 self.store.create_token(new).await?;
                 Ok(Reply::Token(fresh))
             }

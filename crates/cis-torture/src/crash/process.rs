@@ -1,7 +1,8 @@
-//! Processes of a data directory: found by what they carry in their environment, ended and waited for by pidfd.
+//! Processes of a data directory: found by their environment or arguments, ended and waited for by pidfd.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -21,18 +22,23 @@ pub(super) struct Process {
     pub(super) is_cis: bool,
 }
 
-/// Living processes with this `NAME=value` in their environment.
-pub(super) fn carrying(mark: &str, cis: &Path) -> Vec<Process> {
+/// Living processes that name this data directory: tasks in `CIS_DATA_DIR`, a runner, which shows nothing of its
+/// environment, in its arguments.
+pub(super) fn of_data_dir(data_dir: &Path, cis: &Path) -> Vec<Process> {
+    let mark = [b"CIS_DATA_DIR=", data_dir.as_os_str().as_bytes()].concat();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         // In one read: an exec between two of them would hide the rest.
         let mut environ = vec![0; ENVIRON_BYTES];
-        let Ok(mut file) = std::fs::File::open(entry.path().join("environ")) else { continue };
-        let n = file.read(&mut environ).unwrap_or(0);
-        if environ[..n].split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()) {
-            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let is_cis = std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == cis);
+        let file = std::fs::File::open(entry.path().join("environ"));
+        let n = file.and_then(|mut file| file.read(&mut environ)).unwrap_or(0);
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let has = |text: &[u8], part: &[u8]| text.split(|byte| *byte == 0).any(|entry| entry == part);
+        let named =
+            has(&line, data_dir.as_os_str().as_bytes()) && line.starts_with(cis.as_os_str().as_bytes());
+        if named || has(&environ[..n], &mark) {
+            let is_cis = named || std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == cis);
             found.push(Process { pid, line: String::from_utf8_lossy(&line).replace('\0', " "), is_cis });
         }
     }

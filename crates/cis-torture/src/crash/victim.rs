@@ -224,7 +224,7 @@ impl Victim {
 
     /// Living processes of the data directory.
     pub(super) fn processes(&self) -> Vec<Process> {
-        process::carrying(&format!("CIS_DATA_DIR={}", self.data().display()), &self.exe)
+        process::of_data_dir(&self.data(), &self.exe)
     }
 
     /// Living processes of tasks.

@@ -158,6 +158,9 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Skill(command) => skill::skill(&Setup::new(&global, Flags::default())?, command),
         Command::Coordinator(args) => {
             let flags = Flags { slots: args.slots, durability: args.durability, ..Flags::default() };
+            // As a node does: tasks must not read what is in its environment.
+            let hidden = cis_runner::serve::forbid_inspection();
+            hidden.map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
             session::coordinate(Setup::new(&global, flags)?.options()?)?;
             Ok(0)
         }

@@ -18,6 +18,7 @@ use cis_engine::retention::{self, Retention};
 use cis_engine::session::node_of;
 use cis_engine::system::user;
 use cis_engine::token::secret_hash;
+use cis_runner::serve;
 use cis_server::About;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::net::TcpListener;
@@ -37,6 +38,7 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
             "who calls from elsewhere must prove who they are: bind to 127.0.0.1, or use `--auth tokens`",
         ));
     }
+    serve::forbid_inspection().map_err(|e| unable("keep other processes out of its memory", &e))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("cis-http")

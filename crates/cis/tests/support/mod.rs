@@ -197,7 +197,7 @@ impl Node {
 
     /// Living processes that carry the mark.
     pub fn processes(&self) -> Vec<Process> {
-        process::carrying(&self.mark)
+        process::carrying(&self.mark, &self.data)
     }
 
     /// Living processes of tasks.

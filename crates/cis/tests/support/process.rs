@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -18,18 +19,22 @@ pub struct Process {
     pub is_cis: bool,
 }
 
-/// Living processes with this `NAME=value` in their environment.
-pub fn carrying(mark: &str) -> Vec<Process> {
+/// Living processes with this `NAME=value` in their environment, or this argument: a runner and a coordinator in the
+/// background name their data directory, and show nothing of their environment.
+pub fn carrying(mark: &str, argument: &Path) -> Vec<Process> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         // In one read: an exec between two of them would hide the rest.
         let mut environ = vec![0; 128 << 10];
-        let Ok(mut file) = std::fs::File::open(entry.path().join("environ")) else { continue };
-        let n = file.read(&mut environ).unwrap_or(0);
-        if environ[..n].split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes()) {
-            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let is_cis = std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == Path::new(EXE));
+        let file = std::fs::File::open(entry.path().join("environ"));
+        let n = file.and_then(|mut file| file.read(&mut environ)).unwrap_or(0);
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let has = |text: &[u8], part: &[u8]| text.split(|byte| *byte == 0).any(|entry| entry == part);
+        let named = has(&line, argument.as_os_str().as_bytes()) && line.starts_with(EXE.as_bytes());
+        if named || has(&environ[..n], mark.as_bytes()) {
+            let is_cis =
+                named || std::fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == Path::new(EXE));
             found.push(Process { pid, line: String::from_utf8_lossy(&line).replace('\0', " "), is_cis });
         }
     }
