@@ -10,8 +10,8 @@ use std::fmt::{self, Write};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::approval::OnTimeout;
-use super::model::{Dag, Kind, More, Policy, RunIf, Task};
+use super::approval::{Approval, OnTimeout};
+use super::model::{Dag, Kind, More, Policy, RunIf, SkillCall, Task};
 use crate::retry::{Backoff, Retry};
 use crate::source::Millis;
 
@@ -120,112 +120,165 @@ impl<'w, W: Write> Object<'w, W> {
     }
 }
 
+// Every part is taken apart by all of its fields, without `..`: a new field does not compile before it is either written
+// here, so that a confirmation covers it, or left out in plain sight.
+
 fn write_dag(out: &mut impl Write, dag: &Dag) -> fmt::Result {
+    let Dag {
+        // The address is no part of the content.
+        dag_id: _,
+        scope: _,
+        description,
+        target_node,
+        priority,
+        policy,
+        max_parallel,
+        timeout,
+        queue_timeout,
+        env,
+        params,
+        workdir,
+        skills,
+        tasks,
+    } = dag;
     let mut object = Object::open(out)?;
-    object.text("description", dag.description.as_deref())?;
-    object.texts("env", &dag.env)?;
-    object.number("max_parallel", dag.max_parallel.map(i64::from))?;
-    if !dag.params.is_empty() {
-        let params = dag.params.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+    object.text("description", description.as_deref())?;
+    object.texts("env", env)?;
+    object.number("max_parallel", max_parallel.map(i64::from))?;
+    if !params.is_empty() {
+        let params = params.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         object.value("params", &Value::Object(params))?;
     }
-    object.text("policy", (dag.policy != Policy::default()).then(|| dag.policy.word()))?;
-    object.number("priority", (dag.priority != 0).then(|| dag.priority.into()))?;
-    object.span("queue_timeout_ms", dag.queue_timeout)?;
-    object.texts("skills", &dag.skills)?;
-    object.text("target_node", dag.target_node.as_deref())?;
+    object.text("policy", (*policy != Policy::default()).then(|| policy.word()))?;
+    object.number("priority", (*priority != 0).then(|| (*priority).into()))?;
+    object.span("queue_timeout_ms", *queue_timeout)?;
+    object.texts("skills", skills)?;
+    object.text("target_node", target_node.as_deref())?;
     let out = object.key("tasks")?;
     out.write_char('[')?;
-    for (number, task) in dag.tasks.iter().enumerate() {
+    for (number, task) in tasks.iter().enumerate() {
         if number > 0 {
             out.write_char(',')?;
         }
-        write_task(out, task, &dag.tasks)?;
+        write_task(out, task, tasks)?;
     }
     out.write_char(']')?;
-    object.span("timeout_ms", dag.timeout)?;
-    object.text("workdir", dag.workdir.as_deref())?;
+    object.span("timeout_ms", *timeout)?;
+    object.text("workdir", workdir.as_deref())?;
     object.close()
 }
 
-fn write_task(out: &mut impl Write, task: &Task, tasks: &[Task]) -> fmt::Result {
-    let more: &More = task.more();
-    let mut object = Object::open(out)?;
-    if let Kind::Shell { command } = &task.kind {
-        object.text("command", Some(command))?;
+/// What the kinds of tasks hold, by the keys it is written under.
+#[derive(Default)]
+struct Contents<'t> {
+    command: Option<&'t str>,
+    skill: Option<&'t str>,
+    input: Option<&'t Value>,
+    approval: Option<&'t Approval>,
+    /// Only of the kinds that do not show by what they hold.
+    word: Option<&'static str>,
+}
+
+impl<'t> Contents<'t> {
+    fn of(kind: &'t Kind) -> Self {
+        let (none, word) = (Self::default(), Some(kind.word()));
+        match kind {
+            Kind::Shell { command } => Self { command: Some(command), ..none },
+            Kind::Skill(call) => {
+                let SkillCall { skill, input } = &**call;
+                Self { skill: Some(skill), input: Some(input), ..none }
+            }
+            Kind::External { input } => Self { input: Some(input), word, ..none },
+            Kind::Approval(approval) => Self { approval: Some(approval), word, ..none },
+        }
     }
-    object.text("debt", task.debt_ignorable.then_some("ignorable"))?;
-    if !task.depends_on.is_empty() {
+}
+
+fn write_task(out: &mut impl Write, task: &Task, tasks: &[Task]) -> fmt::Result {
+    let Task { id, kind, depends_on, run_if, priority, idempotent, detach, debt_ignorable, more: _ } = task;
+    let More {
+        name,
+        description,
+        when,
+        confirmed,
+        retry,
+        timeout,
+        queue_timeout,
+        grace,
+        env,
+        workdir,
+        target_node,
+        needs,
+    } = task.more();
+    let Contents { command, skill, input, approval, word } = Contents::of(kind);
+    let mut object = Object::open(out)?;
+    object.text("command", command)?;
+    object.text("debt", debt_ignorable.then_some("ignorable"))?;
+    if !depends_on.is_empty() {
         let out = object.key("depends_on")?;
-        for (number, before) in task.depends_on.iter().enumerate() {
+        for (number, before) in depends_on.iter().enumerate() {
             out.write_char(if number == 0 { '[' } else { ',' })?;
             write_text(out, tasks.get(before.index()).map_or("", |task| task.id.as_str()))?;
         }
         out.write_char(']')?;
     }
-    object.text("description", more.description.as_deref())?;
-    object.truth("detach", task.detach)?;
-    object.texts("env", &more.env)?;
-    object.span("grace_ms", more.grace)?;
-    object.text("id", Some(task.id.as_str()))?;
-    object.truth("idempotent", task.idempotent)?;
-    if let Some(input) = task.kind.input().filter(|input| !input.is_null()) {
+    object.text("description", description.as_deref())?;
+    object.truth("detach", *detach)?;
+    object.texts("env", env)?;
+    object.span("grace_ms", *grace)?;
+    object.text("id", Some(id.as_str()))?;
+    object.truth("idempotent", *idempotent)?;
+    if let Some(input) = input.filter(|input| !input.is_null()) {
         object.value("input", input)?;
     }
-    let approval = match &task.kind {
-        Kind::Approval(approval) => Some(&**approval),
-        _ => None,
-    };
-    if let Some(approval) = approval {
-        let types = approval.input.iter().map(|(name, kind)| (name.clone(), kind.word().to_owned()));
+    let (mut action, mut question) = (None, None);
+    if let Some(Approval { prompt, input, on_timeout }) = approval {
+        let types = input.iter().map(|(name, kind)| (name.clone(), kind.word().to_owned()));
         object.texts("input", &types.collect())?;
+        (action, question) = (Some(*on_timeout), prompt.as_deref());
     }
-    object.text("level", more.confirmed.then_some("confirmed"))?;
-    object.text("name", more.name.as_deref())?;
-    if !more.needs.is_empty() {
+    object.text("level", confirmed.then_some("confirmed"))?;
+    object.text("name", name.as_deref())?;
+    if !needs.is_empty() {
         let out = object.key("needs")?;
-        for (number, need) in more.needs.iter().enumerate() {
+        for (number, need) in needs.iter().enumerate() {
             out.write_char(if number == 0 { '[' } else { ',' })?;
             write_text(out, need)?;
         }
         out.write_char(']')?;
     }
-    let action =
-        approval.map(|approval| approval.on_timeout).filter(|action| *action != OnTimeout::default());
+    let action = action.filter(|action| *action != OnTimeout::default());
     object.text("on_timeout", action.map(OnTimeout::word))?;
-    object.number("priority", (task.priority != 0).then(|| task.priority.into()))?;
-    object.text("prompt", approval.and_then(|approval| approval.prompt.as_deref()))?;
-    object.span("queue_timeout_ms", more.queue_timeout)?;
-    if let Some(retry) = &more.retry {
+    object.number("priority", (*priority != 0).then(|| (*priority).into()))?;
+    object.text("prompt", question)?;
+    object.span("queue_timeout_ms", *queue_timeout)?;
+    if let Some(retry) = retry {
         write_retry(object.key("retry")?, retry)?;
     }
-    object.text("run_if", (task.run_if != RunIf::default()).then(|| task.run_if.word()))?;
-    if let Kind::Skill(call) = &task.kind {
-        object.text("skill", Some(&call.skill))?;
-    }
-    object.text("target_node", more.target_node.as_deref())?;
-    object.span("timeout_ms", more.timeout)?;
-    // The other kinds show by what they hold.
-    let shown = matches!(task.kind, Kind::Approval(_) | Kind::External { .. });
-    object.text("type", shown.then(|| task.kind.word()))?;
-    object.text("when", more.when.as_deref())?;
-    object.text("workdir", more.workdir.as_deref())?;
+    object.text("run_if", (*run_if != RunIf::default()).then(|| run_if.word()))?;
+    object.text("skill", skill)?;
+    object.text("target_node", target_node.as_deref())?;
+    object.span("timeout_ms", *timeout)?;
+    object.text("type", word)?;
+    object.text("when", when.as_deref())?;
+    object.text("workdir", workdir.as_deref())?;
     object.close()
 }
 
 fn write_retry(out: &mut impl Write, retry: &Retry) -> fmt::Result {
+    let Retry { max, backoff, initial, cap, jitter, on_exit_codes } = retry;
     let usual = Retry::default();
     let mut object = Object::open(out)?;
-    object.text("backoff", (retry.backoff == Backoff::Fixed).then_some("fixed"))?;
-    object.span("cap_ms", (retry.cap != usual.cap).then_some(retry.cap))?;
-    object.span("initial_ms", (retry.initial != usual.initial).then_some(retry.initial))?;
-    if !retry.jitter {
+    object.text("backoff", (*backoff == Backoff::Fixed).then_some("fixed"))?;
+    object.span("cap_ms", (*cap != usual.cap).then_some(*cap))?;
+    object.span("initial_ms", (*initial != usual.initial).then_some(*initial))?;
+    if !jitter {
         object.key("jitter")?.write_str("false")?;
     }
-    object.number("max", Some(retry.max.into()))?;
-    if !retry.on_exit_codes.is_empty() {
+    object.number("max", Some((*max).into()))?;
+    if !on_exit_codes.is_empty() {
         let out = object.key("on_exit_codes")?;
-        for (number, code) in retry.on_exit_codes.iter().enumerate() {
+        for (number, code) in on_exit_codes.iter().enumerate() {
             write!(out, "{}{code}", if number == 0 { '[' } else { ',' })?;
         }
         out.write_char(']')?;

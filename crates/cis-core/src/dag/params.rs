@@ -7,7 +7,7 @@ use super::parse::words::nearest;
 use crate::error::{ErrorCode, Refusal};
 
 /// Beyond this, integers share their floating-point values: 2^53.
-const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+const EXACT_MAX: u64 = 1 << 53;
 
 /// What is wrong with one parameter.
 struct Wrong<'p> {
@@ -48,7 +48,11 @@ fn wrong<'p>(dag: &Dag, name: &'p str, value: &Value) -> Option<Wrong<'p>> {
 
 fn is_exact(value: &Value) -> bool {
     match value {
-        Value::Number(number) => number.as_f64().is_some_and(|number| number.abs() <= EXACT_MAX),
+        // Integers as integers: the first one beyond would be rounded to the last one that is exact.
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(integer), _) => integer.unsigned_abs() <= EXACT_MAX,
+            (None, number) => number.is_some_and(|number| number.abs() <= EXACT_MAX as f64),
+        },
         Value::Array(values) => values.iter().all(is_exact),
         Value::Object(values) => values.values().all(is_exact),
         _ => true,
@@ -91,5 +95,14 @@ mod tests {
         let paths: Vec<Value> =
             refusal.unwrap_err().details.as_array().unwrap().iter().map(|d| d["path"].clone()).collect();
         assert_eq!(paths, ["params.count", "params.day", "params.zzzzz"]);
+    }
+
+    #[test]
+    fn integers_beyond_2_to_the_53_are_refused() {
+        for exact in [EXACT_MAX.cast_signed(), -EXACT_MAX.cast_signed()] {
+            assert!(given(json!({"count": exact})).is_ok(), "{exact}");
+            let beyond = exact + exact.signum();
+            assert_eq!(given(json!({"count": beyond})).unwrap_err().code, ErrorCode::ValidationFailed);
+        }
     }
 }

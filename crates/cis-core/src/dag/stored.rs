@@ -1,7 +1,8 @@
 //! A definition as a store keeps it: everything, address included, back exactly as it was.
 //!
 //! Dependencies are indices and absent settings are left out, so 100,000 tasks read back in a fraction of a second
-//! without an intermediate tree. Stores keep this text, so its keys only ever grow.
+//! without an intermediate tree. Stores keep this text, so its keys only ever grow. Both ways everything is taken apart
+//! by all of its fields, so that none can be forgotten on the way.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -165,76 +166,128 @@ struct StoredApproval<'a> {
 
 impl<'a> StoredDag<'a> {
     fn of(dag: &'a Dag) -> Self {
+        let Dag {
+            dag_id,
+            scope,
+            description,
+            target_node,
+            priority,
+            policy,
+            max_parallel,
+            timeout,
+            queue_timeout,
+            env,
+            params,
+            workdir,
+            skills,
+            tasks,
+        } = dag;
         Self {
-            dag_id: dag.dag_id.as_str().into(),
-            scope: dag.scope.as_str().into(),
-            description: text(&dag.description),
-            target_node: text(&dag.target_node),
-            priority: dag.priority,
-            policy: (dag.policy != Policy::default()).then(|| dag.policy.word().into()),
-            max_parallel: dag.max_parallel,
-            timeout_ms: dag.timeout,
-            queue_timeout_ms: dag.queue_timeout,
-            env: Cow::Borrowed(&dag.env),
-            params: Cow::Borrowed(&dag.params),
-            workdir: text(&dag.workdir),
-            skills: Cow::Borrowed(&dag.skills),
-            tasks: dag.tasks.iter().map(StoredTask::of).collect(),
+            dag_id: dag_id.as_str().into(),
+            scope: scope.as_str().into(),
+            description: text(description),
+            target_node: text(target_node),
+            priority: *priority,
+            policy: (*policy != Policy::default()).then(|| policy.word().into()),
+            max_parallel: *max_parallel,
+            timeout_ms: *timeout,
+            queue_timeout_ms: *queue_timeout,
+            env: Cow::Borrowed(env),
+            params: Cow::Borrowed(params),
+            workdir: text(workdir),
+            skills: Cow::Borrowed(skills),
+            tasks: tasks.iter().map(StoredTask::of).collect(),
         }
     }
 
     fn into_dag(self) -> Result<Dag, StoredError> {
-        let count = self.tasks.len();
+        let Self {
+            dag_id,
+            scope,
+            description,
+            target_node,
+            priority,
+            policy,
+            max_parallel,
+            timeout_ms,
+            queue_timeout_ms,
+            env,
+            params,
+            workdir,
+            skills,
+            tasks,
+        } = self;
+        let count = tasks.len();
         Ok(Dag {
-            dag_id: self.dag_id.parse::<DagId>().map_err(bad)?,
-            scope: self.scope.parse::<Scope>().map_err(bad)?,
-            description: self.description.map(Cow::into_owned),
-            target_node: self.target_node.map(Cow::into_owned),
-            priority: self.priority,
-            policy: word(self.policy, &Policy::WORDS)?,
-            max_parallel: self.max_parallel,
-            timeout: self.timeout_ms,
-            queue_timeout: self.queue_timeout_ms,
-            env: self.env.into_owned(),
-            params: self.params.into_owned(),
-            workdir: self.workdir.map(Cow::into_owned),
-            skills: self.skills.into_owned(),
-            tasks: self.tasks.into_iter().map(|task| task.into_task(count)).collect::<Result<_, _>>()?,
+            dag_id: dag_id.parse::<DagId>().map_err(bad)?,
+            scope: scope.parse::<Scope>().map_err(bad)?,
+            description: description.map(Cow::into_owned),
+            target_node: target_node.map(Cow::into_owned),
+            priority,
+            policy: word(policy, &Policy::WORDS)?,
+            max_parallel,
+            timeout: timeout_ms,
+            queue_timeout: queue_timeout_ms,
+            env: env.into_owned(),
+            params: params.into_owned(),
+            workdir: workdir.map(Cow::into_owned),
+            skills: skills.into_owned(),
+            tasks: tasks.into_iter().map(|task| task.into_task(count)).collect::<Result<_, _>>()?,
         })
     }
 }
 
 impl<'a> StoredTask<'a> {
     fn of(task: &'a Task) -> Self {
-        let (command, skill, approval) = match &task.kind {
-            Kind::Shell { command } => (Some(Cow::Borrowed(&**command)), None, None),
-            Kind::Skill(call) => (None, Some(Cow::Borrowed(&*call.skill)), None),
-            Kind::External { .. } => (None, None, None),
-            Kind::Approval(approval) => (None, None, Some(approval)),
-        };
+        let Task { id, kind, depends_on, run_if, priority, idempotent, detach, debt_ignorable, more } = task;
+        let (mut command, mut skill, mut given, mut approval) = (None, None, None, None);
+        match kind {
+            Kind::Shell { command: line } => command = Some(Cow::Borrowed(&**line)),
+            Kind::Skill(call) => {
+                let SkillCall { skill: name, input } = &**call;
+                (skill, given) = (Some(Cow::Borrowed(name.as_str())), Some(input));
+            }
+            Kind::External { input } => given = Some(&**input),
+            Kind::Approval(question) => approval = Some(Box::new(StoredApproval::of(question))),
+        }
         Self {
-            id: task.id.as_str().into(),
+            id: id.as_str().into(),
             command,
             skill,
-            input: task.kind.input().filter(|input| !input.is_null()).map(Cow::Borrowed),
-            external: matches!(task.kind, Kind::External { .. }),
-            approval: approval.map(|approval| Box::new(StoredApproval::of(approval))),
-            depends_on: Cow::Borrowed(&task.depends_on),
-            run_if: (task.run_if != RunIf::default()).then(|| task.run_if.word().into()),
-            priority: task.priority,
-            idempotent: task.idempotent,
-            detach: task.detach,
-            debt_ignorable: task.debt_ignorable,
-            more: task.more.as_deref().map(|more| Box::new(StoredMore::of(more))),
+            input: given.filter(|input| !input.is_null()).map(Cow::Borrowed),
+            external: matches!(kind, Kind::External { .. }),
+            approval,
+            depends_on: Cow::Borrowed(depends_on),
+            run_if: (*run_if != RunIf::default()).then(|| run_if.word().into()),
+            priority: *priority,
+            idempotent: *idempotent,
+            detach: *detach,
+            debt_ignorable: *debt_ignorable,
+            more: more.as_deref().map(|more| Box::new(StoredMore::of(more))),
         }
     }
 
     fn into_task(self, count: usize) -> Result<Task, StoredError> {
-        if self.depends_on.iter().any(|before| before.index() >= count) {
+        let Self {
+            id,
+            command,
+            skill,
+            input,
+            external,
+            approval,
+            depends_on,
+            run_if,
+            priority,
+            idempotent,
+            detach,
+            debt_ignorable,
+            more,
+        } = self;
+        if depends_on.iter().any(|before| before.index() >= count) {
             return Err(bad("a dependency on a task that is not there"));
         }
-        let input = self.input.map(Cow::into_owned).unwrap_or_default();
-        let kind = match (self.command, self.skill, self.external, self.approval) {
+        let input = input.map(Cow::into_owned).unwrap_or_default();
+        let kind = match (command, skill, external, approval) {
             (Some(command), None, false, None) => Kind::Shell { command: command.into() },
             (None, Some(skill), false, None) => {
                 Kind::Skill(Box::new(SkillCall { skill: skill.into_owned(), input }))
@@ -244,99 +297,128 @@ impl<'a> StoredTask<'a> {
             _ => return Err(bad("a task is one of `command`, `skill`, `external` and `approval`")),
         };
         Ok(Task {
-            id: self.id.parse::<TaskId>().map_err(bad)?,
+            id: id.parse::<TaskId>().map_err(bad)?,
             kind,
-            depends_on: self.depends_on.into(),
-            run_if: word(self.run_if, &RunIf::WORDS)?,
-            priority: self.priority,
-            idempotent: self.idempotent,
-            detach: self.detach,
-            debt_ignorable: self.debt_ignorable,
-            more: self.more.map(|more| Box::new(more.into_more())),
+            depends_on: depends_on.into(),
+            run_if: word(run_if, &RunIf::WORDS)?,
+            priority,
+            idempotent,
+            detach,
+            debt_ignorable,
+            more: more.map(|more| Box::new(more.into_more())),
         })
     }
 }
 
 impl<'a> StoredMore<'a> {
     fn of(more: &'a More) -> Self {
+        let More {
+            name,
+            description,
+            when,
+            confirmed,
+            retry,
+            timeout,
+            queue_timeout,
+            grace,
+            env,
+            workdir,
+            target_node,
+            needs,
+        } = more;
         Self {
-            name: text(&more.name),
-            description: text(&more.description),
-            when: text(&more.when),
-            confirmed: more.confirmed,
-            retry: more.retry.as_ref().map(StoredRetry::of),
-            timeout_ms: more.timeout,
-            queue_timeout_ms: more.queue_timeout,
-            grace_ms: more.grace,
-            env: Cow::Borrowed(&more.env),
-            workdir: text(&more.workdir),
-            target_node: text(&more.target_node),
-            needs: Cow::Borrowed(&more.needs),
+            name: text(name),
+            description: text(description),
+            when: text(when),
+            confirmed: *confirmed,
+            retry: retry.as_ref().map(StoredRetry::of),
+            timeout_ms: *timeout,
+            queue_timeout_ms: *queue_timeout,
+            grace_ms: *grace,
+            env: Cow::Borrowed(env),
+            workdir: text(workdir),
+            target_node: text(target_node),
+            needs: Cow::Borrowed(needs),
         }
     }
 
     fn into_more(self) -> More {
+        let Self {
+            name,
+            description,
+            when,
+            confirmed,
+            retry,
+            timeout_ms,
+            queue_timeout_ms,
+            grace_ms,
+            env,
+            workdir,
+            target_node,
+            needs,
+        } = self;
         More {
-            name: self.name.map(Cow::into_owned),
-            description: self.description.map(Cow::into_owned),
-            when: self.when.map(Cow::into_owned),
-            confirmed: self.confirmed,
-            retry: self.retry.map(StoredRetry::into_retry),
-            timeout: self.timeout_ms,
-            queue_timeout: self.queue_timeout_ms,
-            grace: self.grace_ms,
-            env: self.env.into_owned(),
-            workdir: self.workdir.map(Cow::into_owned),
-            target_node: self.target_node.map(Cow::into_owned),
-            needs: self.needs.into_owned(),
+            name: name.map(Cow::into_owned),
+            description: description.map(Cow::into_owned),
+            when: when.map(Cow::into_owned),
+            confirmed,
+            retry: retry.map(StoredRetry::into_retry),
+            timeout: timeout_ms,
+            queue_timeout: queue_timeout_ms,
+            grace: grace_ms,
+            env: env.into_owned(),
+            workdir: workdir.map(Cow::into_owned),
+            target_node: target_node.map(Cow::into_owned),
+            needs: needs.into_owned(),
         }
     }
 }
 
 impl<'a> StoredRetry<'a> {
     fn of(retry: &'a Retry) -> Self {
+        let Retry { max, backoff, initial, cap, jitter, on_exit_codes } = retry;
         Self {
-            max: retry.max,
-            fixed: retry.backoff == Backoff::Fixed,
-            initial_ms: retry.initial,
-            cap_ms: retry.cap,
-            jitter: retry.jitter,
-            on_exit_codes: Cow::Borrowed(&retry.on_exit_codes),
+            max: *max,
+            fixed: *backoff == Backoff::Fixed,
+            initial_ms: *initial,
+            cap_ms: *cap,
+            jitter: *jitter,
+            on_exit_codes: Cow::Borrowed(on_exit_codes),
         }
     }
 
     fn into_retry(self) -> Retry {
+        let Self { max, fixed, initial_ms, cap_ms, jitter, on_exit_codes } = self;
         Retry {
-            max: self.max,
-            backoff: if self.fixed { Backoff::Fixed } else { Backoff::Exponential },
-            initial: self.initial_ms,
-            cap: self.cap_ms,
-            jitter: self.jitter,
-            on_exit_codes: self.on_exit_codes.into_owned(),
+            max,
+            backoff: if fixed { Backoff::Fixed } else { Backoff::Exponential },
+            initial: initial_ms,
+            cap: cap_ms,
+            jitter,
+            on_exit_codes: on_exit_codes.into_owned(),
         }
     }
 }
 
 impl<'a> StoredApproval<'a> {
     fn of(approval: &'a Approval) -> Self {
-        let input = approval.input.iter();
+        let Approval { prompt, input, on_timeout } = approval;
+        let types = input.iter().map(|(name, kind)| (name.as_str().into(), kind.word().into()));
         Self {
-            prompt: text(&approval.prompt),
-            input: input.map(|(name, kind)| (name.as_str().into(), kind.word().into())).collect(),
-            on_timeout: (approval.on_timeout != OnTimeout::default())
-                .then(|| approval.on_timeout.word().into()),
+            prompt: text(prompt),
+            input: types.collect(),
+            on_timeout: (*on_timeout != OnTimeout::default()).then(|| on_timeout.word().into()),
         }
     }
 
     fn into_approval(self) -> Result<Approval, StoredError> {
-        let input = self
-            .input
-            .into_iter()
-            .map(|(name, kind)| Ok((name.into_owned(), known(&kind, &InputType::WORDS)?)));
+        let Self { prompt, input, on_timeout } = self;
+        let types =
+            input.into_iter().map(|(name, kind)| Ok((name.into_owned(), known(&kind, &InputType::WORDS)?)));
         Ok(Approval {
-            prompt: self.prompt.map(Cow::into_owned),
-            input: input.collect::<Result<_, StoredError>>()?,
-            on_timeout: word(self.on_timeout, &OnTimeout::WORDS)?,
+            prompt: prompt.map(Cow::into_owned),
+            input: types.collect::<Result<_, StoredError>>()?,
+            on_timeout: word(on_timeout, &OnTimeout::WORDS)?,
         })
     }
 }

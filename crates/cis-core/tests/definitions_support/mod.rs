@@ -1,5 +1,7 @@
 //! A valid document, and how to wrap and write it.
 
+pub(crate) mod random;
+
 use cis_core::dag::{Defaults, Format, Problem, parse};
 use serde_json::{Value, json};
 
