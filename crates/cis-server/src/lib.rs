@@ -21,7 +21,7 @@
 //! | `kept` | answers and tokens that are kept until they have changed |
 //! | `hub` | where those who follow along wait |
 //! | `say` | answers and errors, as JSON |
-//! | `answer`, `definition` | what bodies look like |
+//! | `answer`, `definition`, `fence` | what bodies look like |
 //! | `document` | the OpenAPI document: what the routes say of themselves, and what the table knows |
 
 mod answer;
@@ -30,6 +30,7 @@ mod cursor;
 mod definition;
 mod document;
 mod door;
+mod fence;
 mod hub;
 mod kept;
 mod limit;

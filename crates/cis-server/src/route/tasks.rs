@@ -7,7 +7,7 @@ use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
 use axum::response::Response;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{ExecutionId, Fence, Scope};
+use cis_core::id::{ExecutionId, Scope};
 use cis_core::source::Millis;
 use cis_engine::work::{Job, Outcome, Piece, Stream};
 use cis_store::port::{ClaimWork, Concluded, Holding, Once, Progress};
@@ -21,6 +21,7 @@ use crate::answer::{self, Beat, Claimed, Noted, Written};
 use crate::definition::Submission;
 use crate::document::TASKS;
 use crate::door::Holder;
+use crate::fence::SentFence;
 use crate::say::{Said, Yes, not_found, said_no, yes};
 
 /// A lease, unless the claim says otherwise, and what it may say.
@@ -167,7 +168,7 @@ fn job(job: Job) -> answer::Job {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Heartbeat {
-    fence: Fence,
+    fence: SentFence,
     /// How long the lease lasts from now on; else as before.
     #[schema(minimum = 1, maximum = 86_400)]
     lease_secs: Option<u64>,
@@ -189,7 +190,7 @@ pub(super) async fn heartbeat(Has(state): Has<State>, Path(execution): Path<Stri
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Percent {
-    fence: Fence,
+    fence: SentFence,
     #[schema(minimum = 0, maximum = 100)]
     percent: Option<f64>,
     note: Option<String>,
@@ -218,7 +219,7 @@ pub(super) async fn progress(Has(state): Has<State>, Path(execution): Path<Strin
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Words {
-    fence: Fence,
+    fence: SentFence,
     #[serde(default)]
     #[schema(required = false)]
     stream: StreamName,
@@ -261,7 +262,7 @@ pub(super) async fn log(Has(state): Has<State>, Path(execution): Path<String>, a
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Complete {
-    fence: Fence,
+    fence: SentFence,
     /// For the tasks after it.
     outputs: Option<Map<String, Value>>,
 }
@@ -288,7 +289,7 @@ pub(super) async fn complete(Has(state): Has<State>, Path(execution): Path<Strin
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Fail {
-    fence: Fence,
+    fence: SentFence,
     /// Why.
     error: String,
     exit_code: Option<i32>,
@@ -310,7 +311,7 @@ pub(super) async fn fail(Has(state): Has<State>, Path(execution): Path<String>, 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Release {
-    fence: Fence,
+    fence: SentFence,
 }
 
 /// Give a task back.
@@ -324,7 +325,7 @@ pub(super) async fn release(Has(state): Has<State>, Path(execution): Path<String
     conclude(&state, &execution, fence, &asked, Outcome::Released).await
 }
 
-async fn conclude(state: &State, execution: &str, fence: Fence, asked: &Asked, outcome: Outcome) -> Said {
+async fn conclude(state: &State, execution: &str, fence: SentFence, asked: &Asked, outcome: Outcome) -> Said {
     let holding = holding(state, execution, fence, asked)?;
     let Once { answer, replayed } = state.node.conclude(asked.key()?, holding, outcome).await?;
     let told = answer.map_or_else(said_no, say_concluded);
@@ -337,9 +338,9 @@ fn say_concluded(concluded: Concluded) -> Response {
 }
 
 /// Who says something of which attempt.
-fn holding(state: &State, execution: &str, fence: Fence, asked: &Asked) -> Result<Holding, Refusal> {
+fn holding(state: &State, execution: &str, fence: SentFence, asked: &Asked) -> Result<Holding, Refusal> {
     match execution.parse() {
-        Ok(execution) => Ok(state.node.holding(ExecutionId(execution), fence, &asked.caller)),
+        Ok(execution) => Ok(state.node.holding(ExecutionId(execution), fence.0, &asked.caller)),
         Err(_) => Err(not_found("task", execution)),
     }
 }
