@@ -133,12 +133,14 @@ number! {
     Position(i64)
 }
 number! {
-    /// One life of a coordinator; made durable before it does anything, never reused.
+    /// One life of a coordinator; made durable before it does anything, never reused. A life that has granted all the
+    /// fences of its epoch takes the next epoch for more, so lives need not be numbered without gaps.
     Epoch(i64)
 }
 number! {
-    /// The exclusive right to one attempt. Grows with every claim, is never reused: its high part is the
-    /// [`Epoch`] that granted it.
+    /// The exclusive right to one attempt. Grows with every claim, is never reused: its high part is the [`Epoch`] it was
+    /// granted in, its low part counts from there. Below 2^53, so that it is exact as a double, which is what a JSON
+    /// number is to JavaScript and others.
     Fence(i64)
 }
 
@@ -149,15 +151,26 @@ impl TaskIx {
     }
 }
 
+impl Epoch {
+    /// The last one that has fences: 33 bits of epoch and 20 of count make 53.
+    pub const MAX: Self = Self((1 << 33) - 1);
+}
+
 impl Fence {
-    /// The `count`th fence of a coordinator's life.
-    pub fn new(epoch: Epoch, count: u32) -> Self {
-        Self((epoch.0 << 32) | i64::from(count))
+    const COUNT_BITS: u32 = 20;
+
+    /// How many fences an epoch has.
+    pub const COUNT_MAX: u32 = (1 << Self::COUNT_BITS) - 1;
+
+    /// The `count`th fence of an epoch, from 1; nothing, if it has no such fence.
+    pub fn new(epoch: Epoch, count: u32) -> Option<Self> {
+        let is_one = (0..=Epoch::MAX.0).contains(&epoch.0) && (1..=Self::COUNT_MAX).contains(&count);
+        is_one.then(|| Self((epoch.0 << Self::COUNT_BITS) | i64::from(count)))
     }
 
-    /// The coordinator's life that granted it.
+    /// The epoch it was granted in.
     pub fn epoch(self) -> Epoch {
-        Epoch(self.0 >> 32)
+        Epoch(self.0 >> Self::COUNT_BITS)
     }
 }
 
@@ -183,6 +196,8 @@ impl FromStr for RunId {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -206,8 +221,23 @@ mod tests {
     }
 
     #[test]
-    fn fences_grow_with_the_epoch() {
-        assert!(Fence::new(Epoch(2), 0) > Fence::new(Epoch(1), u32::MAX));
-        assert_eq!(Fence::new(Epoch(7), 9).epoch(), Epoch(7));
+    fn the_last_fence_is_below_2_to_the_53() {
+        let last = Fence::new(Epoch::MAX, Fence::COUNT_MAX).unwrap();
+        assert_eq!(last.0, (1 << 53) - 1);
+        assert_eq!(Fence::new(Epoch(Epoch::MAX.0 + 1), 1), None);
+        assert_eq!(Fence::new(Epoch(1), Fence::COUNT_MAX + 1), None);
+    }
+
+    proptest! {
+        #[test]
+        fn fences_are_exact_as_doubles_and_ordered_by_epoch_and_count(
+            one in (0..=Epoch::MAX.0, 1..=Fence::COUNT_MAX),
+            other in (0..=Epoch::MAX.0, 1..=Fence::COUNT_MAX),
+        ) {
+            let fence = |(epoch, count)| Fence::new(Epoch(epoch), count).unwrap();
+            prop_assert_eq!(fence(one).cmp(&fence(other)), one.cmp(&other));
+            prop_assert_eq!(fence(one).epoch(), Epoch(one.0));
+            prop_assert_eq!(fence(one).0 as f64 as i64, fence(one).0);
+        }
     }
 }

@@ -167,8 +167,8 @@ impl DataDir {
         self.root.join("boot")
     }
 
-    /// Notes that the coordinator of this epoch has stopped in good order. Nothing needs to be undone when the next one
-    /// begins: it has a higher epoch.
+    /// Notes that the coordinator has stopped in good order whose last epoch this is. Nothing needs to be undone when the
+    /// next one begins: it has a higher epoch.
     pub fn note_stop(&self, epoch: Epoch) -> io::Result<()> {
         fs::write(self.stopped(), epoch.to_string())
     }

@@ -19,15 +19,11 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{Epoch, RunKey};
 use cis_store::StoreError;
 use cis_store::sqlite::reader::RunLine;
-use cis_store::sqlite::{Copy, Durability, Label, Reader};
+use cis_store::sqlite::{Copy, Durability, Label, RESTORE_LEAP, Reader, converted_epoch, fences_used_up};
 
 use crate::backup::{sync_parent, unable, verify};
 use crate::context::Context;
 use crate::data_dir::{CoordinatorLock, DataDir, names};
-
-/// Coordinators' lives that may lie between a backup and its restoring: each `cis run` is one at most. There is room for
-/// two thousand restores.
-const LEAP: i64 = 1 << 20;
 
 /// What the `boot` file says after a restore: no boot of any machine, so nothing is taken for never started.
 const NO_BOOT: &str = "restored";
@@ -111,7 +107,10 @@ fn prepare(data_dir: &DataDir, room: &Room, file: &Path) -> Result<(Option<Label
         let place = place(name).ok_or_else(|| StoreError::Damaged(format!("no place for `{name}`")))?;
         unpack(&room.0.join(place), content).map_err(unable)
     })?;
-    let epoch = Epoch(copy.epoch()?.0.max(epoch_seen(data_dir)) + LEAP);
+    let epoch = Epoch(copy.epoch()?.max(epoch_seen(data_dir, &copy)).0 + RESTORE_LEAP);
+    if epoch > Epoch::MAX {
+        return Err(fences_used_up());
+    }
     copy.into_store(epoch)?;
     verify(&room.database())?;
     fs::File::open(room.database())
@@ -120,11 +119,12 @@ fn prepare(data_dir: &DataDir, room: &Room, file: &Path) -> Result<(Option<Label
     Ok((label, epoch))
 }
 
-/// The highest epoch that anybody here remembers: the database, as far as it can be read, and the runner.
-fn epoch_seen(data_dir: &DataDir) -> i64 {
-    let database = Reader::open(&data_dir.database()).and_then(|reader| reader.epoch());
-    let runner = cis_runner::client::epoch_seen(data_dir.root());
-    database.map_or(0, |epoch| epoch.0).max(runner.unwrap_or(0))
+/// The highest epoch that is remembered here: by the database, as far as it can be read, and by the runner. What the
+/// runner remembers does not say which version counted; beside a backup of an earlier one, that is assumed.
+fn epoch_seen(data_dir: &DataDir, copy: &Copy) -> Epoch {
+    let database = Reader::epoch_in(&data_dir.database()).unwrap_or(Epoch(0));
+    let runner = Epoch(cis_runner::client::epoch_seen(data_dir.root()).unwrap_or(0));
+    database.max(if copy.had_long_counts { converted_epoch(runner) } else { runner })
 }
 
 /// Where a file of a backup belongs, if it is one of those that are in backups: a name must not lead elsewhere.

@@ -18,10 +18,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{Epoch, RunKey};
+use cis_core::id::RunKey;
 use cis_core::source::Clock;
 use cis_store::port::{RunRef, StartRun};
-use cis_store::sqlite::{RESERVE_BYTES, SqliteStore};
+use cis_store::sqlite::{RESERVE_BYTES, Reader, SqliteStore};
 
 use crate::client::Client;
 use crate::command::{Command, Reply};
@@ -402,7 +402,7 @@ async fn live(
     let data_dir = options.data_dir.clone();
     let (coordinator, handle) = Coordinator::start(store.clone().here(), options, machine).await?;
     let server = Server::listen(&data_dir, handle.clone()).map_err(|e| unreachable(&e))?;
-    let Recovery { epoch, unclean, .. } = *coordinator.recovery();
+    let Recovery { unclean, .. } = *coordinator.recovery();
     // Without a thread to look on, the next coordinator looks.
     let inspection = if unclean { Inspection::begin(&data_dir, &store, &handle).ok() } else { None };
     let _ = ready.send((handle, runtime, store));
@@ -410,10 +410,12 @@ async fn live(
     drop(server);
     // Before the store is closed: whoever still reads keeps it from folding its log.
     let sound = inspection.map_or(!unclean, Inspection::end);
+    // A life may have taken more epochs than the one it began with.
+    let last = Reader::open(&database).and_then(|reader| reader.epoch());
     store?.close();
-    if sound {
+    if let Some(epoch) = last.ok().filter(|_| sound) {
         // Where it cannot be noted, the next one looks once more.
-        let _ = data_dir.note_stop(Epoch(epoch));
+        let _ = data_dir.note_stop(epoch);
     }
     Ok(())
 }

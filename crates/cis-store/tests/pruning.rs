@@ -31,7 +31,7 @@ impl Bed {
     /// A store that prunes two rows at a time.
     fn new() -> Self {
         let (dir, runtime) = (support::dir(), support::runtime());
-        let chunks = Chunks { rows: 4, told_at_once: 512 };
+        let chunks = Chunks { rows: 4, ..Chunks::default() };
         let store =
             SqliteStore::open_in_chunks(&dir.path().join("dag.db"), Durability::Process, chunks).unwrap();
         let epoch = runtime.block_on(store.open_epoch(NOW, support::boot(NOW))).unwrap().epoch;

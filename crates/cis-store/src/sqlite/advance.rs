@@ -12,14 +12,14 @@ use serde_json::{Map, Value, json};
 use super::reserve::LOOK_AGAIN;
 use super::tasks::{self, Live, TaskRow};
 use super::tx::{Tx, parsed};
-use super::{claim, steps};
+use super::{claim, fences, steps};
 use crate::port::{Advance, Advanced, Answer, Ending, Recorded, Report};
 
 /// See [`crate::Store::advance`].
 pub(super) fn advance(tx: &mut Tx<'_>, request: &Advance) -> Answer<Advanced> {
     // First of all: whoever may not claim hears it whatever there is to claim, and nothing has changed.
     if let Some(claim) = &request.claim {
-        claim::check_epoch(tx, claim.epoch)?;
+        fences::check_life(tx, claim.epoch)?;
     }
     let mut recorded = Vec::with_capacity(request.reports.len());
     for report in &request.reports {

@@ -7,17 +7,17 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use cis_core::dag::{Dag, Task};
-use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{Epoch, ExecutionId, Fence, RunKey, TaskIx, Version};
+use cis_core::error::Refusal;
+use cis_core::id::{ExecutionId, Fence, RunKey, TaskIx, Version};
 use cis_core::run::RunMove;
 use cis_core::task::{TaskMove, TaskStatus};
 use cis_core::template::is_template;
 use rusqlite::params;
 use serde_json::json;
 
-use super::pause;
 use super::tasks::{self, Fresh, Live, TaskRow};
 use super::tx::{QueueName, Tx};
+use super::{fences, pause};
 use crate::port::{Answer, Claim, Claimed};
 
 /// Ready tasks of stopping and paused runs that one claim looks past in one queue. They are on their way out of it, so a
@@ -33,18 +33,6 @@ struct Candidate {
     ready_order: i64,
     /// It became ready in this very operation, and its row does not say so yet.
     fresh: Option<Fresh>,
-}
-
-/// Refuses a coordinator whose life is over, or has not begun: what it claims would be stale.
-pub(super) fn check_epoch(tx: &Tx<'_>, epoch: Epoch) -> Answer<()> {
-    match tx.memory.fences {
-        Some((current, _)) if current == epoch || cis_fail::is_broken("claim.epoch") => Ok(()),
-        Some((current, _)) => {
-            let why = format!("coordinator epoch {epoch} is over, {current} has begun");
-            Err(Refusal::new(ErrorCode::LeaseExpired, why).into())
-        }
-        None => Err(Refusal::new(ErrorCode::LeaseExpired, "no coordinator has begun on this store").into()),
-    }
 }
 
 /// Claims up to `claim.limit` tasks.
@@ -123,7 +111,7 @@ fn heads(tx: &mut Tx<'_>, queue: i64, limit: u32, into: &mut Vec<Candidate>) -> 
 fn take(tx: &mut Tx<'_>, candidate: &Candidate, claim: &Claim) -> Answer<Arc<Claimed>> {
     let task = TaskRow { status: TaskStatus::Ready, ..candidate.task };
     let to = task.status.after(TaskMove::Claim).map_err(Refusal::from)?;
-    let (fence, attempt) = (next_fence(tx, claim.epoch)?, candidate.attempt + 1);
+    let (fence, attempt) = (fences::grant(tx, claim.epoch)?, candidate.attempt + 1);
     let changed = match candidate.fresh {
         None => tx
             .conn
@@ -204,14 +192,4 @@ pub(super) fn claimed(
 fn uses_templates(dag: &Dag, task: &Task) -> bool {
     let in_input = task.kind.input().is_some_and(|input| is_template(&input.to_string()));
     in_input || dag.env.values().chain(task.more().env.values()).any(|text| is_template(text))
-}
-
-/// The next fence of a coordinator's life.
-fn next_fence(tx: &mut Tx<'_>, epoch: Epoch) -> Answer<Fence> {
-    check_epoch(tx, epoch)?;
-    let used = tx.memory.fences.map_or(0, |(_, used)| used);
-    let next =
-        used.checked_add(1).ok_or_else(|| Refusal::new(ErrorCode::Unavailable, "out of fences: restart"))?;
-    tx.memory.fences = Some((epoch, next));
-    Ok(Fence::new(epoch, next))
 }

@@ -17,8 +17,8 @@ use cis_core::source::Timestamp;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::migrate;
 use super::reader::Reader;
+use super::{fences, migrate};
 use crate::port::{Answer, StoreError};
 
 /// Pages copied at a time: 4 MiB, so that a caller who wants to stop can.
@@ -39,6 +39,8 @@ pub struct Moment {
 #[derive(Debug)]
 pub struct Copy {
     conn: Connection,
+    /// It was made by a version in which an epoch's fences had 32 bits.
+    pub had_long_counts: bool,
 }
 
 /// What a copy says of itself.
@@ -87,7 +89,7 @@ impl Moment {
         conn.execute_batch(TABLES)?;
         let Label { taken_at, position, version } = label;
         conn.execute("INSERT INTO backup VALUES (?1, ?2, ?3)", params![taken_at.0, position.0, version])?;
-        Ok(Copy { conn })
+        Ok(Copy { conn, had_long_counts: false })
     }
 }
 
@@ -97,8 +99,9 @@ impl Copy {
         let mut conn = Connection::open(file)?;
         migrate::check_owner(&conn)?;
         conn.execute_batch("PRAGMA journal_mode = DELETE; PRAGMA synchronous = OFF")?;
+        let had_long_counts = migrate::has_long_counts(&conn)?;
         migrate::migrate(&mut conn)?;
-        Ok(Self { conn })
+        Ok(Self { conn, had_long_counts })
     }
 
     /// What it says of itself; nothing, if it is a plain copy of a store.
@@ -138,17 +141,14 @@ impl Copy {
         Ok(())
     }
 
-    /// How many coordinators' lives it has seen.
+    /// The highest epoch in use in it.
     pub fn epoch(&self) -> Answer<Epoch> {
-        epoch(&self.conn)
+        migrate::epoch(&self.conn)
     }
 
     /// Makes a store of it that has lived through `epoch`: no fence from then is given out again.
     pub fn into_store(self, epoch: Epoch) -> Answer<()> {
-        self.conn.execute(
-            "UPDATE counters SET value = max(value, ?1) WHERE name = 'coordinator_epoch'",
-            [epoch.0],
-        )?;
+        fences::keep_epoch(&self.conn, epoch)?;
         // What went with it would stay in the file as room for more.
         self.conn.execute_batch("DROP TABLE IF EXISTS backup; DROP TABLE IF EXISTS backup_files; VACUUM")?;
         Ok(())
@@ -161,18 +161,18 @@ impl Copy {
 }
 
 impl Reader {
-    /// How many coordinators' lives the store has seen.
+    /// The highest epoch in use in the store: that of its last coordinator, or one which that took later.
     pub fn epoch(&self) -> Answer<Epoch> {
-        epoch(&self.conn)
+        migrate::epoch(&self.conn)
+    }
+
+    /// The same of a store in `file` that may be of an earlier version.
+    pub fn epoch_in(file: &Path) -> Answer<Epoch> {
+        migrate::epoch_in(file)
     }
 
     /// How many runs it knows.
     pub fn run_count(&self) -> Answer<u64> {
         Ok(self.conn.query_row("SELECT count(*) FROM dag_runs", [], |row| row.get(0))?)
     }
-}
-
-fn epoch(conn: &Connection) -> Answer<Epoch> {
-    let sql = "SELECT value FROM counters WHERE name = 'coordinator_epoch'";
-    Ok(conn.query_row(sql, [], |row| row.get(0).map(Epoch))?)
 }

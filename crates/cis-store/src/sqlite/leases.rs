@@ -25,7 +25,7 @@ use crate::port::{
 const NOTES_MAX: i64 = 50;
 
 /// Leases ended by one sweep; if there are more, the next sweep is due at once.
-const SWEEP_MAX: usize = 500;
+const SWEEP_MAX: i64 = 500;
 
 /// A task as its holder's words need it.
 struct Task {
@@ -36,6 +36,9 @@ struct Task {
     holder: Option<String>,
     claimed_at: Option<Timestamp>,
 }
+
+/// When a lease ended whose fence was numbered anew: before any boot.
+const RENUMBERED: i64 = -1;
 
 /// A lease that is alive.
 struct Lease {
@@ -64,9 +67,9 @@ pub(super) fn claim_work(tx: &mut Tx<'_>, request: &ClaimWork) -> Answer<Vec<Hel
         return Ok(again.collect::<Answer<Vec<_>>>()?.into_iter().flatten().collect());
     }
     tx.room()?;
-    let (epoch, _) = tx.memory.fences.ok_or(StoreError::Closed)?;
+    let fences = tx.memory.fences.ok_or(StoreError::Closed)?;
     let claim = Claim {
-        epoch,
+        epoch: fences.life,
         holder: request.worker.clone(),
         limit: request.limit,
         kinds: vec!["external"],
@@ -295,23 +298,35 @@ fn lease(tx: &Tx<'_>, holding: &Holding, task: &Task) -> Answer<Lease> {
 pub(super) fn expire(tx: &mut Tx<'_>, since_boot: BootTime) -> Answer<()> {
     let lost = "SELECT execution_id, fence FROM leases INDEXED BY leases_expiring
                 WHERE expires <= ?1 ORDER BY expires LIMIT 0 + ?2";
-    end_all(tx, lost, since_boot.0, Failure::LeaseLost)?;
+    end_all(tx, lost, since_boot.0, SWEEP_MAX, &failed(Failure::LeaseLost))?;
     let late = "SELECT execution_id, fence FROM leases INDEXED BY leases_overdue
                 WHERE deadline IS NOT NULL AND deadline <= ?1 ORDER BY deadline LIMIT 0 + ?2";
-    end_all(tx, late, tx.now.0, Failure::Timeout)
+    end_all(tx, late, tx.now.0, SWEEP_MAX, &failed(Failure::Timeout))
 }
 
-fn end_all(tx: &mut Tx<'_>, due: &str, until: i64, failure: Failure) -> Answer<()> {
+/// Gives back what was held when the migration `fences` numbered fences anew: no holder knows the new number. It costs
+/// the task no try.
+pub(super) fn release_renumbered(tx: &mut Tx<'_>) -> Answer<()> {
+    let renumbered = "SELECT execution_id, fence FROM leases INDEXED BY leases_expiring
+                      WHERE expires = ?1 ORDER BY fence LIMIT 0 + ?2";
+    end_all(tx, renumbered, RENUMBERED, i64::MAX, &Ending::Released)
+}
+
+fn failed(failure: Failure) -> Ending {
+    Ending::Failed { failure, why: None }
+}
+
+fn end_all(tx: &mut Tx<'_>, due: &str, until: i64, at_most: i64, ending: &Ending) -> Answer<()> {
     let due: Vec<(ExecutionId, Fence)> = tx
         .conn
         .prepare_cached(due)?
-        .query_map(params![until, SWEEP_MAX], |row| Ok((ExecutionId(row.get(0)?), Fence(row.get(1)?))))?
+        .query_map(params![until, at_most], |row| Ok((ExecutionId(row.get(0)?), Fence(row.get(1)?))))?
         .collect::<Result<_, _>>()?;
     for (execution, fence) in due {
         let report = Report {
             execution,
             fence,
-            ending: Ending::Failed { failure, why: None },
+            ending: ending.clone(),
             started_at: None,
             ended_at: tx.now,
             exit_code: None,

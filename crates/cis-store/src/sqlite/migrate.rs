@@ -7,8 +7,10 @@ use std::path::Path;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, ffi};
 
-use super::Durability;
+use cis_core::id::Epoch;
+
 use super::writer::fold;
+use super::{Durability, fences};
 use crate::port::{Answer, StoreError};
 
 /// Every migration, in order. `PRAGMA user_version` counts how many have been applied.
@@ -23,7 +25,11 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0008_prune.sql"),
     include_str!("schema/0009_clock.sql"),
     include_str!("schema/0010_checks.sql"),
+    FENCES,
 ];
+
+/// The one since which fences count otherwise.
+const FENCES: &str = include_str!("schema/0012_fences.sql");
 
 /// What they make of an empty file. Said at once it takes a fifth of the time.
 const WHOLE: &str = include_str!("schema/whole.sql");
@@ -90,6 +96,24 @@ pub(super) fn open_read_only(file: &Path) -> Answer<Connection> {
         )));
     }
     Ok(conn)
+}
+
+/// The highest epoch in use in `file`, whatever version it is of, as this version counts.
+pub(super) fn epoch_in(file: &Path) -> Answer<Epoch> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    epoch(&Connection::open_with_flags(file, flags)?)
+}
+
+/// The same in an open database.
+pub(super) fn epoch(conn: &Connection) -> Answer<Epoch> {
+    let sql = "SELECT value FROM counters WHERE name = 'coordinator_epoch'";
+    let epoch = conn.query_row(sql, [], |row| row.get(0).map(Epoch))?;
+    Ok(if has_long_counts(conn)? { fences::converted(epoch) } else { epoch })
+}
+
+/// Is it of a version in which an epoch's fences had 32 bits?
+pub(super) fn has_long_counts(conn: &Connection) -> Answer<bool> {
+    Ok(MIGRATIONS.iter().skip(version(conn)?).any(|left| *left == FENCES))
 }
 
 /// Refuses a database that another program made.

@@ -18,7 +18,7 @@
 //! | `tokens` | who may call |
 //! | `runs` | create, stop and end runs |
 //! | `tasks` | how one task moves, and how its end spreads |
-//! | `claim` | taking ready tasks |
+//! | `claim`, `fences` | taking ready tasks, each with a fence of its own |
 //! | `leases` | tasks that somebody outside holds |
 //! | `approvals` | tasks that wait for a person |
 //! | `advance` | recording attempts |
@@ -41,6 +41,7 @@ mod claim;
 mod clock;
 mod copy;
 mod definitions;
+mod fences;
 mod fold;
 mod keys;
 mod leases;
@@ -83,6 +84,7 @@ use crate::port::{
 
 pub use attempts::AttemptOf;
 pub use copy::{Copy, Label, Moment};
+pub use fences::{RESTORE_LEAP, converted as converted_epoch, used_up as fences_used_up};
 pub use leases::{AttemptLine, Offer};
 pub use lists::DagFilter;
 pub use log::LogLine;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cis_core::dag::params::filled;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{Epoch, ExecutionId, Fence, RunId, RunKey};
+use cis_core::id::{ExecutionId, Fence, RunId, RunKey};
 use cis_core::policy::{self, Tally};
 use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::Timestamp;
@@ -13,21 +13,16 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::{Value, json};
 
 use super::tx::{Tx, parsed};
-use super::{claim, clock, leases, steps, tombstones};
+use super::{claim, clock, fences, leases, steps, tombstones};
 use crate::port::{
     Answer, Boot, Definition, Fate, LiveAttempt, Opening, RevisionStatus, RunRef, StartRun, Unfinished,
 };
 
 /// See [`crate::Store::open_epoch`].
 pub(super) fn open_epoch(tx: &mut Tx<'_>, boot: &Boot) -> Answer<Opening> {
-    let epoch: i64 = tx
-        .conn
-        .prepare_cached(
-            "UPDATE counters SET value = value + 1 WHERE name = 'coordinator_epoch' RETURNING value",
-        )?
-        .query_row([], |row| row.get(0))?;
-    tx.memory.fences = Some((Epoch(epoch), 0));
+    let epoch = fences::begin(tx)?;
     clock::begin(tx, boot)?;
+    leases::release_renumbered(tx)?;
     let renewed = leases::renew_after_boot(tx, boot)?;
     let keys: Vec<RunKey> = tx
         .conn
@@ -39,7 +34,7 @@ pub(super) fn open_epoch(tx: &mut Tx<'_>, boot: &Boot) -> Answer<Opening> {
         .map(|key| tx.run(key).map(|row| Unfinished { run: row.reference(), attached: row.info.attached }))
         .collect::<Answer<_>>()?;
     let live = live_attempts(tx)?;
-    Ok(Opening { epoch: Epoch(epoch), live, unfinished, renewed })
+    Ok(Opening { epoch, live, unfinished, renewed })
 }
 
 /// Those that this machine's runner has or should have; what others hold is theirs.

@@ -13,19 +13,21 @@ use super::tx::{Tx, parsed};
 use super::{pause, runs};
 use crate::port::{Answer, Fate, Worked};
 
-/// How much of a large step is done at once.
+/// How much of a large step is done at once, and of an epoch granted.
 #[derive(Debug, Clone, Copy)]
 pub struct Chunks {
     /// Rows touched per chunk. Small steps share one, so that thousands of them do not cost thousands of commits.
     pub rows: usize,
     /// Dependents told of an end inside the transaction that recorded it; the rest is a step of its own.
     pub told_at_once: usize,
+    /// Fences granted in one epoch, at most as many as it has.
+    pub fences: u32,
 }
 
 impl Default for Chunks {
     /// A few milliseconds each.
     fn default() -> Self {
-        Self { rows: 1_000, told_at_once: 512 }
+        Self { rows: 1_000, told_at_once: 512, fences: Fence::COUNT_MAX }
     }
 }
 

@@ -9,7 +9,7 @@ use rusqlite::params;
 
 use super::tasks::{self, TaskRow};
 use super::tx::Tx;
-use super::{approvals, claim, definitions, keys, leases, runs, steps};
+use super::{approvals, definitions, fences, keys, leases, runs, steps};
 use crate::port::{Answer, Swept};
 
 /// Due things handled per sweep; if there are more, the next sweep is due at once.
@@ -17,7 +17,7 @@ const SWEEP_MAX: usize = 500;
 
 /// See [`crate::Store::sweep`].
 pub(super) fn sweep(tx: &mut Tx<'_>, epoch: Epoch, since_boot: BootTime) -> Answer<Swept> {
-    claim::check_epoch(tx, epoch)?;
+    fences::check_life(tx, epoch)?;
     end_backoffs(tx)?;
     leases::expire(tx, since_boot)?;
     time_out_waiting_tasks(tx)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cis_core::dag::plan::Plan;
 use cis_core::dag::stored;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{DagId, Epoch, ExecutionId, Fence, Revision, RunId, RunKey, Scope, TaskIx, Version};
+use cis_core::id::{DagId, ExecutionId, Fence, Revision, RunId, RunKey, Scope, TaskIx, Version};
 use cis_core::notice::Wanted;
 use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::Timestamp;
@@ -16,6 +16,7 @@ use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde_json::Value;
 
 use super::clock::{Noted, When};
+use super::fences::Fences;
 use super::outbox;
 use super::pulse::Changed;
 use super::steps::Chunks;
@@ -48,9 +49,8 @@ pub(super) struct Memory {
     position: Option<i64>,
     /// Are large steps under way? `None`: ask.
     pub(super) steps: Option<bool>,
-    /// The present coordinator's life, once it has begun, and how many fences it has granted. A fence of a claim
-    /// that was rolled back is not used again either.
-    pub(super) fences: Option<(Epoch, u32)>,
+    /// What fences are granted from, once a coordinator's life has begun.
+    pub(super) fences: Option<Fences>,
     /// The boot of the machine that life began in.
     pub(super) boot_id: Arc<str>,
     /// What is noted of the clock that deadlines are kept by. `None`: ask.
@@ -87,6 +87,9 @@ impl Memory {
         self.position = None;
         self.steps = None;
         self.clock = None;
+        if let Some(fences) = &mut self.fences {
+            fences.doubt();
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use cis_store::Store;
 use cis_store::port::{Claim, Ending, Recorded};
 use serde_json::json;
 
-use crate::fixture::{Home, World, code, name, names};
+use crate::fixture::{FENCES, Home, World, code, name, names};
 use crate::support::{dag, handing_on, report, task, with};
 
 pub(crate) fn a_new_life_finds_what_is_live<H: Home>(w: &mut World<H>) {
@@ -80,5 +80,25 @@ pub(crate) fn fences_grow_across_lives<H: Home>(w: &mut World<H>) {
             last = Some(claim.fence);
         }
         w.reopen();
+    }
+}
+
+/// A life is known by the epoch it began with, however many it took for its fences; a new one begins above all of them.
+pub(crate) fn fences_grow_over_epochs_that_are_used_up<H: Home>(w: &mut World<H>) {
+    let count = 3 * FENCES + 1;
+    w.go(&dag("d", (0..2 * count).map(|n| task(&format!("t{n}"), &[])).collect()));
+    let (life, mut last) = (w.epoch, None);
+    for _ in 0..count {
+        for claim in w.take(1) {
+            assert!(Some(claim.fence) > last);
+            last = Some(claim.fence);
+        }
+    }
+    assert_eq!(last.map(|fence| fence.epoch()), Some(Epoch(life.0 + 3)), "it took three more");
+    w.reopen();
+    assert_eq!(w.epoch, Epoch(life.0 + 4));
+    for claim in w.take(count) {
+        assert!(Some(claim.fence) > last);
+        last = Some(claim.fence);
     }
 }

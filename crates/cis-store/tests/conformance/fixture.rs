@@ -19,6 +19,9 @@ use tokio::runtime::Runtime;
 
 use crate::support;
 
+/// Fences that a store under test grants in one epoch: few, so that every case goes from one to the next.
+pub(crate) const FENCES: u32 = 5;
+
 /// Where the stores under test live, and how to look into them from outside.
 pub(crate) trait Home: Sized {
     type Store: Store;

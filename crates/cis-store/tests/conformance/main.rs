@@ -42,8 +42,8 @@ mod support;
 use std::path::PathBuf;
 
 use cis_core::id::RunKey;
-use cis_store::sqlite::{Durability, Reader, SqliteStore, check};
-use fixture::{Home, Sight, TaskSight};
+use cis_store::sqlite::{Chunks, Durability, Reader, SqliteStore, check};
+use fixture::{FENCES, Home, Sight, TaskSight};
 use tempfile::TempDir;
 
 /// The suite, for the stores of one kind of home.
@@ -83,7 +83,8 @@ impl Home for SqliteHome {
     }
 
     fn open(&self) -> SqliteStore {
-        SqliteStore::open(&self.file(), Durability::Process).expect("a store")
+        let chunks = Chunks { fences: FENCES, ..Chunks::default() };
+        SqliteStore::open_in_chunks(&self.file(), Durability::Process, chunks).expect("a store")
     }
 
     fn close(&self, store: SqliteStore) {
@@ -276,5 +277,6 @@ suite! { sqlite, crate::SqliteHome:
         an_old_life_calls_nothing_overdue,
         nobody_claims_before_a_life_begins,
         fences_grow_across_lives,
+        fences_grow_over_epochs_that_are_used_up,
     }
 }

@@ -45,7 +45,7 @@ impl Real {
     pub(crate) fn new(now: Timestamp, chopped: bool) -> Self {
         let (dir, runtime) = (support::dir(), support::runtime());
         let file = dir.path().join("dag.db");
-        let chunks = if chopped { Chunks { rows: 2, told_at_once: 1 } } else { Chunks::default() };
+        let chunks = if chopped { Chunks { rows: 2, told_at_once: 1, fences: 3 } } else { Chunks::default() };
         let store = SqliteStore::open_in_chunks(&file, Durability::Process, chunks).expect("a store");
         let epoch = runtime.block_on(store.open_epoch(now, support::boot(now))).expect("an epoch").epoch;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -6,6 +6,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
+use cis_core::id::Fence;
 use cis_runner::frame::{self, Decoder};
 use cis_runner::protocol::{
     AttemptKey, Ended, FromRunner, Known, KnownState, LogSummary, OLDEST, Outcome, PROTOCOL,
@@ -419,7 +420,8 @@ impl Attempt {
 
 /// An attempt, for people.
 pub(super) fn name(key: AttemptKey) -> String {
-    format!("{}/{:x}.{}", key.execution, key.fence >> 32, key.fence & 0xffff_ffff)
+    let fence = Fence(key.fence);
+    format!("{}/{:x}.{}", key.execution, fence.epoch().0, fence.0 & i64::from(Fence::COUNT_MAX))
 }
 
 fn describe(message: &ToRunner) -> String {
