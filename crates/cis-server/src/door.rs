@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use cis_core::access::{Caller, Preset};
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
 use crate::State;
+use crate::framing::Malformed;
 use crate::limit::{Place, Share};
 use crate::listen::Remote;
 use crate::say::{No, expected};
@@ -51,6 +52,9 @@ pub(crate) async fn guard(
     next: Next,
     now: Instant,
 ) -> Result<Response, No> {
+    if let Some(Malformed(why)) = request.extensions().get() {
+        return Ok(malformed(why));
+    }
     check_browser(request.headers(), &state.options.hosts)?;
     let (mut parts, body) = request.into_parts();
     // Bytes that are no text name nothing.
@@ -110,6 +114,14 @@ fn wrong_method(path: &str) -> Response {
     if let Ok(methods) = HeaderValue::from_str(&methods) {
         response.headers_mut().insert(header::ALLOW, methods);
     }
+    response
+}
+
+/// The answer to a request that HTTP itself does not allow.
+fn malformed(why: &str) -> Response {
+    let refusal = Refusal::new(ErrorCode::ValidationFailed, format!("the request is malformed: {why}"));
+    let mut response = No::from(refusal).into_response();
+    *response.status_mut() = StatusCode::BAD_REQUEST;
     response
 }
 

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`table`] | every route and what it takes to call it |
 //! | `listen` | taking connections |
+//! | `framing` | requests that say in two ways where they end |
 //! | `door` | who may come in |
 //! | `limit` | how much of the node one caller, and all of them, may use |
 //! | `body` | taking in a body, within its bounds |
@@ -31,6 +32,7 @@ mod definition;
 mod document;
 mod door;
 mod fence;
+mod framing;
 mod hub;
 mod kept;
 mod limit;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::{HeaderValue, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -16,6 +17,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tower_service::Service;
+
+use crate::framing::{Heads, Watched};
 
 /// Connections open at once; the next one waits in the kernel. More than requests that may wait, so that those who
 /// are refused hear it.
@@ -25,7 +28,7 @@ const CONNECTIONS_MAX: u32 = 12_288;
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// What a connection buffers, and so the longest head of a request.
-const BUFFER_BYTES: usize = 64 << 10;
+pub(crate) const BUFFER_BYTES: usize = 64 << 10;
 
 /// After an accept that failed (most likely no file descriptor is left), so that it is not tried without end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -61,15 +64,29 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, leaving: watch:
 }
 
 async fn connection(stream: TcpStream, from: Remote, router: Router, leaving: watch::Receiver<bool>) {
+    let heads = Heads::default();
+    let watched = Watched { stream, heads: heads.clone() };
     let service = service_fn(move |request: Request<Incoming>| {
+        let checked = heads.check(&request);
+        // Nothing is taken after a request that may have been read otherwise, nor after one whose end only hyper sees.
+        let is_last = checked.is_err() || request.headers().contains_key(header::TRANSFER_ENCODING);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(from);
+        if let Err(malformed) = checked {
+            request.extensions_mut().insert(malformed);
+        }
         let mut router = router.clone();
-        async move { Ok::<_, Infallible>(router.call(request).await.unwrap_or_else(|never| match never {})) }
+        async move {
+            let mut response = router.call(request).await.unwrap_or_else(|never| match never {});
+            if is_last {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME_MAX).max_buf_size(BUFFER_BYTES);
-    let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let mut serving = pin!(http.serve_connection(TokioIo::new(watched), service));
     // What breaks a connection is the other side's affair.
     tokio::select! {
         _ = serving.as_mut() => return,
