@@ -191,6 +191,11 @@ impl Holder {
         Ok(good.map(|token| Self { token, ..self.clone() }))
     }
 
+    /// False: the caller only said who it is.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.secret_hash.is_some()
+    }
+
     /// Waits until the token is good no more, and says so: for those who wait meanwhile.
     pub(crate) async fn no_longer_good(&self, state: &State) -> Refusal {
         let mut tokens = state.kept.tokens_changed();

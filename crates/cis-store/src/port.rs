@@ -243,6 +243,8 @@ pub struct Publish {
     /// Other content under a known id: a new revision, or a `ContentConflict`?
     pub new_revision: bool,
     pub by: String,
+    /// False: the publisher only said that it is `by`. Owners alone decide about what it publishes.
+    pub by_proven: bool,
     pub now: Timestamp,
     pub expires_at: Option<Timestamp>,
 }

@@ -137,6 +137,7 @@ impl Life {
             dag: Arc::new(dag),
             new_revision: false,
             by: "ann".into(),
+            by_proven: true,
             now: self.now,
             expires_at: None,
         };

@@ -53,7 +53,11 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         match command {
             Command::Publish { dag, content_hash, new_revision, by } => {
                 let (key, expires_at) = (None, None);
-                let request = Publish { key, dag: dag.0, content_hash, new_revision, by, now, expires_at };
+                let dag = dag.0;
+                // What comes by the socket can read the data directory.
+                let by_proven = true;
+                let request =
+                    Publish { key, dag, content_hash, new_revision, by, by_proven, now, expires_at };
                 let published = self.store.publish(request).await?.plain()?;
                 self.look();
                 Ok(Reply::Published(published))

@@ -107,6 +107,7 @@ pub(crate) async fn run(store: &SqliteStore, task: &str) {
         content_hash: content_hash.clone(),
         new_revision: false,
         by: by.clone(),
+        by_proven: true,
         now,
         expires_at: None,
     };

@@ -61,6 +61,7 @@ pub(super) async fn publish_definition(state: &State, asked: &Asked, body: Bytes
         dag: Arc::new(dag),
         new_revision,
         by: caller.identity.clone(),
+        by_proven: asked.is_proven,
         now,
         expires_at: Some(now.after(state.options.pending_for)),
     };

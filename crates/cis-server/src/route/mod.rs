@@ -161,6 +161,8 @@ async fn nodes(Has(state): Has<State>) -> Response {
 #[derive(Debug)]
 struct Asked {
     caller: Caller,
+    /// False: the caller only said who it is.
+    is_proven: bool,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -191,14 +193,17 @@ impl FromRequest<State> for Asked {
     async fn from_request(request: Request, state: &State) -> Result<Self, Response> {
         let (parts, body) = request.into_parts();
         let holder = parts.extensions.get::<Holder>().cloned();
-        let Some(Holder { token, share, .. }) = holder else { return Err(expected(no_token())) };
+        let Some(holder) = holder else { return Err(expected(no_token())) };
+        let is_proven = holder.is_proven();
+        let Holder { token, share, .. } = holder;
         let is_definition = parts.uri.path().ends_with("/publish");
         let bytes_max = if is_definition { DEFINITION_BYTES_MAX } else { BODY_BYTES_MAX };
         let mut room = state.limits.body(share);
         let body = body::read(body, bytes_max, &mut room).await.map_err(expected)?;
         let traceparent = parts.extensions.get::<Given>().map(|Given(given)| given.clone());
         let (method, uri, headers) = (parts.method, parts.uri, parts.headers);
-        Ok(Self { caller: token.caller.clone(), method, uri, headers, body, traceparent, _room: room })
+        let caller = token.caller.clone();
+        Ok(Self { caller, is_proven, method, uri, headers, body, traceparent, _room: room })
     }
 }
 
@@ -315,6 +320,7 @@ mod tests {
     fn asked(headers: HeaderMap, body: &[u8], limits: &Arc<Limits>, share: &Arc<Share>) -> Asked {
         Asked {
             caller: Caller::preset("ann", Preset::Owner, None),
+            is_proven: true,
             method: Method::POST,
             uri: Uri::from_static("/api/v1/tasks"),
             headers,

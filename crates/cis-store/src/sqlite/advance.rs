@@ -173,8 +173,8 @@ fn write(tx: &mut Tx<'_>, live: &Live, report: &Report, judged: Judged) -> Answe
             non_empty(&report.output),
             non_empty(&report.error),
             report.outputs.as_ref().map(Value::to_string),
-            report.log_bytes,
-            report.log_cut_bytes,
+            stored_bytes(report.log_bytes),
+            stored_bytes(report.log_cut_bytes),
             report.started_at.map(|t| t.0),
             cause(report),
             if not_before.is_some() { 2 } else { 0 },
@@ -188,6 +188,11 @@ fn write(tx: &mut Tx<'_>, live: &Live, report: &Report, judged: Judged) -> Answe
     let data = event_data(live, report, not_before.map(|t| t.0));
     tx.event(task.run, Some(task.ix), Version(task.version.0 + 1), step.word(), to.word(), data.as_ref())?;
     Ok(to)
+}
+
+/// As many as a column holds: a damaged log may claim any length, and must not keep its task from ending.
+fn stored_bytes(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 fn non_empty(text: &str) -> Option<&str> {

@@ -10,6 +10,7 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, Value, json};
 
 use super::claim;
+use super::definitions::{Publisher, check_decider};
 use super::runs;
 use super::tasks::{self, TaskRow};
 use super::tx::{Tx, parsed};
@@ -139,14 +140,14 @@ fn not_waiting(asked: &Task, status: TaskStatus, stopping: bool) -> Refusal {
 
 /// May this caller say this?
 fn check(tx: &Tx<'_>, request: &Approve, asked: &Task, definition: i64) -> Answer<()> {
-    let publisher: String = tx
-        .conn
-        .prepare_cached("SELECT created_by FROM dag_definitions WHERE definition_key = ?1")?
-        .query_row([definition], |row| row.get(0))?;
-    if request.approve && publisher == request.by && !request.self_confirm {
-        return Err(Refusal::new(ErrorCode::Forbidden, "whoever publishes a DAG does not approve its tasks")
-            .hint("somebody else approves it, or a token that says `self_confirm`")
-            .into());
+    if request.approve {
+        let publisher = tx
+            .conn
+            .prepare_cached(
+                "SELECT created_by, publisher_proven FROM dag_definitions WHERE definition_key = ?1",
+            )?
+            .query_row([definition], |row| Ok(Publisher { identity: row.get(0)?, proven: row.get(1)? }))?;
+        check_decider(&publisher, &request.by, request.self_confirm)?;
     }
     if request.note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX) {
         let why = format!("a note has at most {NOTE_BYTES_MAX} bytes");

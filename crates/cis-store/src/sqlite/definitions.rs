@@ -38,8 +38,8 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
     tx.conn
         .prepare_cached(
             "INSERT INTO dag_definitions (dag_key, revision, content_hash, tasks_json, tasks_count, target_node,
-                                          status, created_by, created_at, updated_at, expires_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'pending', ?7, ?8, ?8, ?9)",
+                                          status, created_by, publisher_proven, created_at, updated_at, expires_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'pending', ?7, ?8, ?9, ?9, ?10)",
         )?
         .execute(params![
             dag_key,
@@ -49,6 +49,7 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
             request.dag.tasks.len(),
             request.dag.target_node,
             request.by,
+            request.by_proven,
             tx.now.0,
             expires_at.map(|t| t.0),
         ])?;
@@ -216,11 +217,8 @@ pub(super) fn settle(tx: &mut Tx<'_>, request: &Settle) -> Answer<Settled> {
 /// See [`crate::Store::decide`].
 pub(super) fn decide(tx: &mut Tx<'_>, request: &Decide) -> Answer<Decided> {
     let found = revision_meant(tx, request)?;
-    let own = found.created_by == request.by && !request.self_confirm;
-    if own && request.confirm && found.status == RevisionStatus::Pending {
-        return Err(Refusal::new(ErrorCode::Forbidden, "whoever publishes a DAG does not confirm it")
-            .hint("somebody else confirms it, or a token that says `self_confirm`")
-            .into());
+    if request.confirm && found.status == RevisionStatus::Pending {
+        check_decider(&found.publisher, &request.by, request.self_confirm)?;
     }
     let (definition, content_hash) = (found.key, found.content_hash);
     let (confirm, by, now) = (request.confirm, request.by.clone(), request.now);
@@ -242,20 +240,48 @@ pub(super) fn decide(tx: &mut Tx<'_>, request: &Decide) -> Answer<Decided> {
     })
 }
 
+/// The publisher of a revision.
+pub(super) struct Publisher {
+    pub(super) identity: String,
+    /// False: the publisher only said that it is `identity`, and may be anyone else, an approver included.
+    pub(super) proven: bool,
+}
+
+/// Refuses a caller that may neither confirm what `publisher` published nor approve its tasks.
+pub(super) fn check_decider(publisher: &Publisher, by: &str, self_confirm: bool) -> Result<(), Refusal> {
+    if self_confirm {
+        return Ok(());
+    }
+    if !publisher.proven {
+        let why =
+            format!("`{}` published it without proving its identity: owners decide", publisher.identity);
+        return Err(Refusal::new(ErrorCode::Forbidden, why)
+            .hint("decide on the node's own machine, or with a token that says `self_confirm`"));
+    }
+    if publisher.identity == by {
+        return Err(Refusal::new(
+            ErrorCode::Forbidden,
+            "the publisher of a DAG neither confirms it nor approves its tasks",
+        )
+        .hint("another identity decides, or a token that says `self_confirm`"));
+    }
+    Ok(())
+}
+
 /// A revision as far as deciding about it goes.
 struct Meant {
     key: i64,
     revision: Revision,
     content_hash: String,
     status: RevisionStatus,
-    created_by: String,
+    publisher: Publisher,
     tasks: u32,
 }
 
 /// The revision a decision is about: the one with the content it names, or the only one there is.
 fn revision_meant(tx: &Tx<'_>, request: &Decide) -> Answer<Meant> {
     let mut statement = tx.conn.prepare_cached(
-        "SELECT definition_key, revision, content_hash, f.status, created_by, tasks_count
+        "SELECT definition_key, revision, content_hash, f.status, created_by, publisher_proven, tasks_count
          FROM dags d JOIN dag_definitions f USING (dag_key)
          WHERE scope = ?1 AND dag_id = ?2 AND (?3 IS NULL OR content_hash = ?3) ORDER BY revision DESC LIMIT 2",
     )?;
@@ -265,8 +291,8 @@ fn revision_meant(tx: &Tx<'_>, request: &Decide) -> Answer<Meant> {
             revision: Revision(row.get(1)?),
             content_hash: row.get(2)?,
             status: parsed(row, 3, RevisionStatus::from_word)?,
-            created_by: row.get(4)?,
-            tasks: row.get(5)?,
+            publisher: Publisher { identity: row.get(4)?, proven: row.get(5)? },
+            tasks: row.get(6)?,
         })
     };
     let asked = params![request.scope.as_str(), request.dag_id.as_str(), request.content_hash];

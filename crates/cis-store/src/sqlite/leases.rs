@@ -63,7 +63,7 @@ pub(super) fn claim_work(tx: &mut Tx<'_>, request: &ClaimWork) -> Answer<Vec<Hel
         None => None,
     };
     if let Some(attempts) = known {
-        let again = attempts.into_iter().map(|(execution, fence)| still_held(tx, execution, fence));
+        let again = attempts.into_iter().map(|(execution, fence)| still_held(tx, execution, fence, request));
         return Ok(again.collect::<Answer<Vec<_>>>()?.into_iter().flatten().collect());
     }
     tx.room()?;
@@ -101,8 +101,14 @@ fn lease_out(tx: &mut Tx<'_>, claim: Arc<Claimed>, request: &ClaimWork) -> Answe
     Ok(Held { claim, term: request.term, expires, handoff })
 }
 
-/// What was claimed before, if it is still held.
-fn still_held(tx: &mut Tx<'_>, execution: ExecutionId, fence: Fence) -> Answer<Option<Held>> {
+/// An attempt that was claimed before, if it is still held and in the scopes of the one who asks now: another token of
+/// the same identity may see less than the one that claimed it.
+fn still_held(
+    tx: &mut Tx<'_>,
+    execution: ExecutionId,
+    fence: Fence,
+    request: &ClaimWork,
+) -> Answer<Option<Held>> {
     let row = tx
         .conn
         .prepare_cached(
@@ -114,7 +120,11 @@ fn still_held(tx: &mut Tx<'_>, execution: ExecutionId, fence: Fence) -> Answer<O
         })
         .optional()?;
     let Some((run, attempt, term, expires)) = row else { return Ok(None) };
-    let ix = tx.peek(run)?.ix(execution);
+    let claimed_of = tx.peek(run)?;
+    if request.scopes.as_ref().is_some_and(|scopes| !scopes.contains(&claimed_of.scope)) {
+        return Ok(None);
+    }
+    let ix = claimed_of.ix(execution);
     let claim = Arc::new(claim::claimed(tx, run, execution, ix, fence, attempt)?);
     Ok(Some(Held { claim, term, expires, handoff: notes(tx, execution, fence)? }))
 }
@@ -205,31 +215,40 @@ pub(super) fn conclude(tx: &mut Tx<'_>, request: &Conclude) -> Answer<Concluded>
     };
     let status = match lease(tx, holding, &found) {
         Ok(_) => end(tx, &report)?,
-        Err(_) if is_repeated(tx, &found, &report)? => found.status,
+        Err(_) if is_repeated(tx, &found, &report, &holding.identity)? => found.status,
         Err(refused) => return Err(refused),
     };
     let (execution, ended) = (holding.execution, std::mem::take(&mut tx.ended));
     Ok(Concluded { execution, task_id: found.task_id, status, ended, next_due: tx.next_due })
 }
 
-/// Was this very result recorded already, and has nothing happened since?
-fn is_repeated(tx: &Tx<'_>, task: &Task, report: &Report) -> Answer<bool> {
+/// Was this very result recorded already, from this identity, and has nothing happened since?
+fn is_repeated(tx: &Tx<'_>, task: &Task, report: &Report, identity: &str) -> Answer<bool> {
     if task.fence != Some(report.fence) || task.status.is_live() {
         return Ok(false);
     }
-    let kept: (Option<String>, Option<i32>, Option<String>) = tx
+    type Kept = (Option<String>, Option<String>, Option<i32>, Option<String>);
+    let kept: Kept = tx
         .conn
-        .prepare_cached("SELECT cause, exit_code, outputs_json FROM task_executions WHERE execution_id = ?1")?
-        .query_row([report.execution.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    Ok(kept == (advance::cause(report), report.exit_code, report.outputs.as_ref().map(Value::to_string)))
+        .prepare_cached(
+            "SELECT last_identity, cause, exit_code, outputs_json FROM task_executions WHERE execution_id = ?1",
+        )?
+        .query_row([report.execution.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+    let outputs = report.outputs.as_ref().map(Value::to_string);
+    Ok(kept == (Some(identity.to_owned()), advance::cause(report), report.exit_code, outputs))
 }
 
 /// Ends an attempt and its lease.
 fn end(tx: &mut Tx<'_>, report: &Report) -> Answer<TaskStatus> {
-    tx.conn
-        .prepare_cached("DELETE FROM leases WHERE execution_id = ?1 AND fence = ?2")?
-        .execute([report.execution.0, report.fence.0])?;
+    let identity: Option<String> = tx
+        .conn
+        .prepare_cached("DELETE FROM leases WHERE execution_id = ?1 AND fence = ?2 RETURNING identity")?
+        .query_row([report.execution.0, report.fence.0], |row| row.get(0))
+        .optional()?;
     let recorded = advance::record(tx, report)?;
+    tx.conn
+        .prepare_cached("UPDATE task_executions SET last_identity = ?2 WHERE execution_id = ?1")?
+        .execute(params![report.execution.0, identity])?;
     tasks::tell_ending(tx)?;
     match recorded {
         Recorded::Now(status) => Ok(status),

@@ -26,6 +26,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0009_clock.sql"),
     include_str!("schema/0010_checks.sql"),
     FENCES,
+    include_str!("schema/0013_unproven.sql"),
 ];
 
 /// The one since which fences count otherwise.

@@ -1,5 +1,7 @@
 //! Tokens: who may call, known by a hash of their secret.
 
+use std::collections::HashSet;
+
 use cis_core::access::Caller;
 use cis_core::source::Timestamp;
 use rusqlite::{OptionalExtension, Row, params};
@@ -40,6 +42,16 @@ impl Reader {
     pub fn token(&self, secret_hash: &str) -> Answer<Option<TokenLine>> {
         let mut statement = self.conn.prepare_cached(&format!("{TOKEN_SQL} WHERE secret_hash = ?1"))?;
         Ok(statement.query_row([secret_hash], token_line).optional()?)
+    }
+
+    /// The hashes of all tokens that are good at `now`.
+    pub fn good_token_hashes(&self, now: Timestamp) -> Answer<HashSet<Box<str>>> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT secret_hash FROM tokens INDEXED BY tokens_live
+             WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?1)",
+        )?;
+        let hashes = statement.query_map([now.0], |row| Ok(row.get_ref(0)?.as_str()?.into()))?;
+        Ok(hashes.collect::<Result<_, _>>()?)
     }
 
     /// Every token, the latest first.

@@ -7,7 +7,9 @@ use cis_core::retry::Failure;
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::{Millis, Timestamp};
 use cis_core::task::TaskStatus;
-use cis_store::port::{Answer, Approve, Approved, Ending, Fate, IdempotencyKey, Once, StartRun, Store};
+use cis_store::port::{
+    Answer, Approve, Approved, Ending, Fate, IdempotencyKey, Once, Publish, StartRun, Store,
+};
 use serde_json::{Map, Value, json};
 
 use crate::fixture::{Home, World, code, names};
@@ -165,6 +167,17 @@ pub(crate) fn publishers_do_not_approve_their_own<H: Home>(w: &mut World<H>) {
     // Saying no to oneself is no danger to anybody.
     ask(w, own(1, false)).unwrap();
     assert_eq!(w.story(run), "running: completed failed waiting");
+}
+
+pub(crate) fn owners_alone_approve_what_was_published_without_proof<H: Home>(w: &mut World<H>) {
+    let asks = dag("d", vec![plain("a", &[]), plain("b", &[])]);
+    let said = Publish { by_proven: false, ..support::publish(&asks, w.now) };
+    w.ask(|store| store.publish(said)).unwrap().plain().unwrap();
+    let run = w.go(&asks);
+    assert_eq!(code(ask(w, request(w, run, 0, true))), ErrorCode::Forbidden);
+    ask(w, Approve { self_confirm: true, ..request(w, run, 0, true) }).unwrap();
+    ask(w, request(w, run, 1, false)).unwrap();
+    assert_eq!(w.story(run), "failed: completed failed");
 }
 
 pub(crate) fn waiting_takes_no_place<H: Home>(w: &mut World<H>) {

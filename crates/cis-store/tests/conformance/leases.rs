@@ -319,6 +319,35 @@ pub(crate) fn another_scope_is_not_there<H: Home>(w: &mut World<H>) {
     assert_eq!(code(w.ask(|store| store.heartbeat(blind, None))), ErrorCode::NotFound);
 }
 
+pub(crate) fn a_claim_asked_again_from_other_scopes_is_empty<H: Home>(w: &mut World<H>) {
+    let scope = |name: &str| Some(vec![name.parse::<Scope>().unwrap()]);
+    let mut secret = dag("d", vec![external("a", &[], &[])]);
+    secret.scope = "project-b".parse().unwrap();
+    w.go(&secret);
+    // Two tokens of one identity.
+    let asks = |scopes| ClaimWork { claim_id: Some("c1".into()), scopes, ..claiming(w, "bot") };
+    assert_eq!(w.ask(|store| store.claim_work(asks(None))).unwrap().len(), 1);
+    assert!(w.ask(|store| store.claim_work(asks(scope("project-a")))).unwrap().is_empty());
+    assert_eq!(w.ask(|store| store.claim_work(asks(scope("project-b")))).unwrap().len(), 1);
+}
+
+pub(crate) fn a_result_told_again_by_another_identity_is_refused<H: Home>(w: &mut World<H>) {
+    let ids = ["a", "b", "c"];
+    let run = w.go(&dag("d", ids.map(|id| external(id, &[], &[])).to_vec()));
+    let held = claim(w, "ann");
+    let endings = [Ending::Succeeded, failed("no disk"), Ending::Released];
+    for (held, ending) in held.iter().zip(&endings) {
+        let told = conclude(w, held, "ann", ending.clone(), None).unwrap().status;
+        assert_eq!(code(conclude(w, held, "bob", ending.clone(), None)), ErrorCode::LeaseExpired);
+        assert_eq!(conclude(w, held, "ann", ending.clone(), None).unwrap().status, told);
+    }
+    // Nor is the one that held an earlier attempt the holder of a later one.
+    let again = claim_one(w, "bob");
+    conclude(w, &again, "bob", Ending::Released, None).unwrap();
+    assert_eq!(code(conclude(w, &again, "ann", Ending::Released, None)), ErrorCode::LeaseExpired);
+    assert_eq!(w.story(run), "running: completed failed ready");
+}
+
 pub(crate) fn outputs_of_outside_work_are_handed_on<H: Home>(w: &mut World<H>) {
     let mut after = external("b", &[0], &[]);
     after.kind = Kind::External { input: Box::new(json!({"from": "{{ tasks.a.outputs.k }}"})) };

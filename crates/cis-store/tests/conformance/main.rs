@@ -130,6 +130,8 @@ suite! { sqlite, crate::SqliteHome:
     once {
         a_confirmation_starts_one_run,
         publishers_do_not_confirm_their_own,
+        owners_alone_confirm_what_was_published_without_proof,
+        publishing_again_neither_proves_nor_disproves_the_first_publisher,
         a_second_revision_is_decided_by_its_content,
         a_key_is_answered_the_same,
         a_refusal_is_kept_and_what_it_did_is_not,
@@ -174,6 +176,8 @@ suite! { sqlite, crate::SqliteHome:
         a_holder_has_the_tasks_own_time,
         leases_outlive_a_restart_and_begin_anew_after_a_boot,
         another_scope_is_not_there,
+        a_claim_asked_again_from_other_scopes_is_empty,
+        a_result_told_again_by_another_identity_is_refused,
         outputs_of_outside_work_are_handed_on,
     }
     outcomes {
@@ -211,6 +215,7 @@ suite! { sqlite, crate::SqliteHome:
         only_what_waits_is_decided_about,
         what_does_not_fit_changes_nothing,
         publishers_do_not_approve_their_own,
+        owners_alone_approve_what_was_published_without_proof,
         waiting_takes_no_place,
         an_approved_task_waits_for_its_place,
         nobody_answers,

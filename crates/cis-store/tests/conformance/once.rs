@@ -56,6 +56,45 @@ pub(crate) fn publishers_do_not_confirm_their_own<H: Home>(w: &mut World<H>) {
     assert!(ask(w, may).unwrap().run.is_some());
 }
 
+pub(crate) fn owners_alone_confirm_what_was_published_without_proof<H: Home>(w: &mut World<H>) {
+    let did = |id: &str| Publish {
+        by: "did:cis:a:1".into(),
+        by_proven: false,
+        ..support::publish(&dag(id, vec![task("a", &[])]), w.now)
+    };
+    w.ask(|store| store.publish(did("d"))).unwrap().plain().unwrap();
+    // Neither an approver nor a token of the identity that was said.
+    for by in ["bea", "did:cis:a:1"] {
+        assert_eq!(code(ask(w, decide(w, "d", by, 1))), ErrorCode::Forbidden, "{by}");
+    }
+    let owner = Decide { self_confirm: true, ..decide(w, "d", "bea", 1) };
+    assert!(ask(w, owner).unwrap().run.is_some());
+    // Any approver may turn it down.
+    w.ask(|store| store.publish(did("e"))).unwrap().plain().unwrap();
+    let reject = Decide { confirm: false, ..decide(w, "e", "bea", 2) };
+    assert_eq!(ask(w, reject).unwrap().status, RevisionStatus::Rejected);
+}
+
+pub(crate) fn publishing_again_neither_proves_nor_disproves_the_first_publisher<H: Home>(w: &mut World<H>) {
+    let publish = |id: &str, by_proven| {
+        let by = if by_proven { "ann".into() } else { "did:cis:a:1".into() };
+        let request = Publish { by, by_proven, ..support::publish(&dag(id, vec![task("a", &[])]), w.now) };
+        w.ask(|store| store.publish(request)).unwrap().plain().unwrap().created
+    };
+    assert!(publish("said-first", false) && !publish("said-first", true));
+    assert_eq!(code(ask(w, decide(w, "said-first", "bea", 1))), ErrorCode::Forbidden);
+    assert!(publish("proven-first", true) && !publish("proven-first", false));
+    assert_eq!(code(ask(w, decide(w, "proven-first", "ann", 2))), ErrorCode::Forbidden);
+    assert!(ask(w, decide(w, "proven-first", "bea", 2)).unwrap().run.is_some());
+    // Asked for anew after a rejection, it is its new publisher's.
+    assert!(publish("rejected", true));
+    ask(w, Decide { confirm: false, ..decide(w, "rejected", "bea", 3) }).unwrap();
+    assert!(publish("rejected", false));
+    let hash = support::publish(&dag("rejected", vec![task("a", &[])]), w.now).content_hash;
+    let which = Decide { content_hash: Some(hash), ..decide(w, "rejected", "bea", 4) };
+    assert_eq!(code(ask(w, which)), ErrorCode::Forbidden);
+}
+
 pub(crate) fn a_second_revision_is_decided_by_its_content<H: Home>(w: &mut World<H>) {
     w.publish(&dag("d", vec![task("a", &[])])).unwrap();
     let two = Publish { new_revision: true, ..support::publish(&dag("d", vec![task("b", &[])]), w.now) };

@@ -112,6 +112,7 @@ pub(crate) fn publish(dag: &Dag, now: Timestamp) -> Publish {
         dag: Arc::new(dag.clone()),
         new_revision: false,
         by: "ann".into(),
+        by_proven: true,
         now,
         expires_at: None,
     }

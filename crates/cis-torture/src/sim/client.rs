@@ -81,6 +81,7 @@ impl Client {
             content_hash: self.content_hash.clone(),
             new_revision: false,
             by: "ann".to_owned(),
+            by_proven: true,
             now: around.machine.now(),
             expires_at: None,
         };

@@ -31,7 +31,7 @@ CREATE TABLE dag_definitions (
     created_by     TEXT    NOT NULL,
     created_at     INTEGER NOT NULL,
     updated_at     INTEGER NOT NULL,
-    expires_at     INTEGER,
+    expires_at     INTEGER, publisher_proven INTEGER NOT NULL DEFAULT 1 CHECK (publisher_proven IN (0, 1)),
     UNIQUE (dag_key, revision)
 ) STRICT;
 CREATE TABLE dag_runs (
@@ -217,7 +217,7 @@ CREATE TABLE task_executions (
     error          TEXT,
     outputs_json   TEXT,
     log_bytes      INTEGER NOT NULL DEFAULT 0,
-    log_cut_bytes  INTEGER NOT NULL DEFAULT 0, asked_at INTEGER CHECK (status <> 'waiting' OR asked_at IS NOT NULL), answer_deadline INTEGER CHECK (answer_deadline IS NULL OR asked_at IS NOT NULL),
+    log_cut_bytes  INTEGER NOT NULL DEFAULT 0, asked_at INTEGER CHECK (status <> 'waiting' OR asked_at IS NOT NULL), answer_deadline INTEGER CHECK (answer_deadline IS NULL OR asked_at IS NOT NULL), last_identity TEXT,
     CHECK (status NOT IN ('running', 'cancelling') OR (fence IS NOT NULL AND holder IS NOT NULL)),
     CHECK (status = 'pending' OR status IN ('cancelled', 'skipped') OR deps_left = 0),
     CHECK (hold = 0 OR status = 'ready'),
@@ -257,5 +257,6 @@ CREATE INDEX tasks_live ON task_executions (run_key) WHERE status IN ('running',
 CREATE INDEX tasks_queue_due ON task_executions (queue_deadline)
     WHERE status = 'ready' AND queue_deadline IS NOT NULL;
 CREATE INDEX tasks_waiting ON task_executions (answer_deadline) WHERE status = 'waiting';
+CREATE INDEX tokens_live ON tokens (secret_hash, expires_at) WHERE revoked_at IS NULL;
 
 INSERT INTO counters VALUES ('coordinator_epoch', 0), ('next_execution', 1), ('log_floor', 0);
