@@ -159,7 +159,7 @@ fn without_port(host: &str) -> &str {
 /// Who calls, and by what; asked again where an answer takes long.
 #[derive(Debug, Clone)]
 pub(crate) struct Holder {
-    /// None for somebody who is taken at their word.
+    /// None for a caller that is taken at its word.
     secret_hash: Option<Arc<str>>,
     pub(crate) token: Arc<TokenLine>,
     /// How much of the node it uses.
@@ -183,11 +183,7 @@ impl Holder {
     /// The same as the token stands now, if it is still good.
     pub(crate) async fn again(&self, state: &State) -> Result<Option<Self>, Refusal> {
         let Some(hash) = &self.secret_hash else { return Ok(Some(self.clone())) };
-        let token = match state.kept.token(hash) {
-            Some(token) => Some(token),
-            None => state.kept.find_token(hash, &state.reads).await?,
-        };
-        let good = token.filter(|token| token.is_good(state.node.now()));
+        let good = state.kept.good_token(hash, state.node.now(), &state.reads).await?;
         Ok(good.map(|token| Self { token, ..self.clone() }))
     }
 
@@ -243,18 +239,15 @@ async fn token(headers: &HeaderMap, from: IpAddr, state: &State, at: Instant) ->
         return Ok((Arc::new(at_its_word(did, now)?), None));
     }
     let Some(secret_hash) = secret.map(secret_hash) else { return Err(no_token()) };
-    if let Some(token) = state.kept.token(&secret_hash).filter(|token| token.is_good(now)) {
-        return Ok((token, Some(secret_hash.into())));
-    }
-    state.limits.meet_stranger(from, &secret_hash, at)?;
-    // Looked up by the hash of 256 random bits: how long that takes tells nobody anything about the secret.
-    match state.kept.find_token(&secret_hash, &state.reads).await? {
-        Some(token) if token.is_good(now) => {
-            state.limits.note_friend(from, &secret_hash);
-            Ok((token, Some(secret_hash.into())))
+    // Looked up by the hash of 256 random bits: how long that takes tells nothing about the secret.
+    match state.kept.good_token(&secret_hash, now, &state.reads).await? {
+        Some(token) => Ok((token, Some(secret_hash.into()))),
+        None => {
+            state.limits.count_failure(from, at)?;
+            let why = "this token is unknown, was revoked or has run out";
+            Err(Refusal::new(ErrorCode::Unauthorized, why)
+                .hint("`cis token list` on the node's machine says which; `cis token create` makes one"))
         }
-        Some(_) => Err(not_good()),
-        None => Err(Refusal::new(ErrorCode::Unauthorized, "nobody has this token")),
     }
 }
 

@@ -7,9 +7,9 @@
 //! | requests under way | [`OWN_WORKING_MAX`] | [`WORKING_MAX`] |
 //! | long polls and followers | [`OWN_WAITING_MAX`] | [`WAITING_MAX`] |
 //! | bytes of bodies | [`OWN_BODIES_MAX`] | [`BODIES_MAX`] |
-//! | wrong tokens, by address | [`STRANGER_RATE`] | |
+//! | wrong tokens, by address | [`FAILURE_RATE`] | |
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -42,10 +42,10 @@ const PARSING_SMALL: usize = 4;
 const PARSING_LARGE: usize = 1;
 
 /// Requests with a wrong token that an address may make, per second and at once.
-const STRANGER_RATE: u32 = 50;
-const STRANGER_BURST: u32 = 500;
+const FAILURE_RATE: u32 = 50;
+const FAILURE_BURST: u32 = 500;
 
-/// Callers, addresses and good tokens kept in mind; those who have done nothing lately are forgotten first.
+/// Callers and addresses kept in memory; those that have done nothing lately are forgotten first.
 const KNOWN_MAX: usize = 10_000;
 
 /// See the module.
@@ -53,9 +53,8 @@ const KNOWN_MAX: usize = 10_000;
 pub(crate) struct Limits {
     rate: u32,
     shares: Mutex<HashMap<String, Arc<Share>>>,
-    strangers: Mutex<HashMap<IpAddr, Bucket>>,
-    /// Hashes of tokens that were good: theirs are not a stranger's requests, even from a stranger's address.
-    friends: Mutex<HashSet<String>>,
+    /// Requests with a wrong token that each network may still make.
+    failures: Mutex<HashMap<IpAddr, Bucket>>,
     all: Room,
     small_definitions: Arc<Semaphore>,
     large_definitions: Arc<Semaphore>,
@@ -96,45 +95,31 @@ impl Limits {
         Self {
             rate,
             shares: Mutex::default(),
-            strangers: Mutex::default(),
-            friends: Mutex::default(),
+            failures: Mutex::default(),
             all: Room::new(WORKING_MAX, WAITING_MAX, BODIES_MAX),
             small_definitions: Arc::new(Semaphore::new(PARSING_SMALL)),
             large_definitions: Arc::new(Semaphore::new(PARSING_LARGE)),
         }
     }
 
-    /// May a token nobody has met be looked up for this address? A good one that was met before always may. Counted as
-    /// wrong until it turns out to be good, so that many at once are no way around it.
-    pub(crate) fn meet_stranger(&self, address: IpAddr, token: &str, now: Instant) -> Result<(), Refusal> {
-        let mut strangers = lock(&self.strangers);
-        if strangers.len() >= KNOWN_MAX {
-            strangers.retain(|_, bucket| !bucket.is_full(STRANGER_RATE, STRANGER_BURST, now));
+    /// Counts a request with a wrong token; refuses it as one too many if its address made many. A request with a good
+    /// token is never counted here, whatever others do from the same address.
+    pub(crate) fn count_failure(&self, address: IpAddr, now: Instant) -> Result<(), Refusal> {
+        let mut failures = lock(&self.failures);
+        if failures.len() >= KNOWN_MAX {
+            failures.retain(|_, bucket| !bucket.is_full(FAILURE_RATE, FAILURE_BURST, now));
         }
-        if strangers.len() >= KNOWN_MAX {
+        if failures.len() >= KNOWN_MAX {
             // So many addresses at once: counting them is worth less than the memory.
-            strangers.clear();
+            failures.clear();
         }
-        let bucket = strangers.entry(network(address)).or_insert_with(|| Bucket::full(STRANGER_BURST, now));
-        if !bucket.take(STRANGER_RATE, STRANGER_BURST, now) && !lock(&self.friends).contains(token) {
-            let why = "too many requests with wrong tokens came from your address";
-            return Err(Refusal::new(ErrorCode::RateLimited, why).hint("try again in a second"));
+        let bucket = failures.entry(network(address)).or_insert_with(|| Bucket::full(FAILURE_BURST, now));
+        if bucket.take(FAILURE_RATE, FAILURE_BURST, now) {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// A token was good after all.
-    pub(crate) fn note_friend(&self, address: IpAddr, token: &str) {
-        if let Some(bucket) = lock(&self.strangers).get_mut(&network(address)) {
-            bucket.give_back();
-        }
-        let mut friends = lock(&self.friends);
-        if !friends.contains(token) {
-            if friends.len() >= KNOWN_MAX {
-                friends.clear();
-            }
-            friends.insert(token.to_owned());
-        }
+        let why = "too many requests with wrong tokens came from your address";
+        Err(Refusal::new(ErrorCode::RateLimited, why)
+            .hint("try again in a second, with a token that is good"))
     }
 
     /// Counts a request of `identity`; answers its share.
@@ -275,10 +260,6 @@ impl Bucket {
         self.left + f64::from(rate) * now.saturating_duration_since(self.at).as_secs_f64()
     }
 
-    fn give_back(&mut self) {
-        self.left += 1.0;
-    }
-
     fn is_full(&self, rate: u32, burst: u32, now: Instant) -> bool {
         self.has(rate, now) >= f64::from(burst)
     }
@@ -343,25 +324,20 @@ mod tests {
     }
 
     #[test]
-    fn guessing_tokens_shuts_out_guessers_only() {
+    fn wrong_tokens_are_counted_by_network() {
         let (limits, start) = (Limits::new(10), Instant::now());
         let (bad, good): (IpAddr, IpAddr) = ("2001:db8::1".parse().unwrap(), "192.0.2.1".parse().unwrap());
-        for _ in 0..2 * STRANGER_BURST {
-            assert!(limits.meet_stranger(bad, "friend", start).is_ok());
-            limits.note_friend(bad, "friend");
-        }
-        for _ in 0..STRANGER_BURST {
-            assert!(limits.meet_stranger(bad, "guess", start).is_ok());
+        for _ in 0..FAILURE_BURST {
+            assert!(limits.count_failure(bad, start).is_ok());
         }
         let neighbour = "2001:db8::2".parse().unwrap();
-        assert_eq!(limits.meet_stranger(neighbour, "guess", start).unwrap_err().code, ErrorCode::RateLimited);
-        assert!(limits.meet_stranger(bad, "friend", start).is_ok());
-        assert!(limits.meet_stranger(good, "guess", start).is_ok());
+        assert_eq!(limits.count_failure(neighbour, start).unwrap_err().code, ErrorCode::RateLimited);
+        assert!(limits.count_failure(good, start).is_ok());
         let later = start + Duration::from_secs(1);
-        let heard = (0..STRANGER_BURST).filter(|_| limits.meet_stranger(bad, "guess", later).is_ok()).count();
-        // One that set out earlier and comes later gives nobody another second.
-        let _ = limits.meet_stranger(bad, "guess", start);
-        assert!(limits.meet_stranger(bad, "guess", later).is_err());
-        assert_eq!(heard, STRANGER_RATE as usize);
+        let heard = (0..FAILURE_BURST).filter(|_| limits.count_failure(bad, later).is_ok()).count();
+        // One that set out earlier and comes later earns no other second.
+        let _ = limits.count_failure(bad, start);
+        assert!(limits.count_failure(bad, later).is_err());
+        assert_eq!(heard, FAILURE_RATE as usize);
     }
 }
