@@ -7,12 +7,12 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{ExecutionId, Fence};
+use cis_core::id::{Epoch, ExecutionId, Fence};
 use cis_core::retry::Failure;
 use cis_core::source::{Clock, Millis, Random, Timestamp};
 use cis_core::template;
@@ -32,12 +32,59 @@ use crate::system::System;
 
 pub use cis_runner::log::Stream;
 
-/// Attempts whose log was written to, kept in mind so that their end can say how much. Forgetting one costs that.
+/// Attempts whose log was written to, kept in memory so that their end finds it without asking the store.
 const LOGS_MAX: usize = 4_096;
 
-/// Log files that attempts outside were given.
+/// Log files of attempts that workers hold.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Logs(Arc<Mutex<HashMap<(ExecutionId, Fence), PathBuf>>>);
+pub(crate) struct Logs(Arc<Mutex<KnownLogs>>);
+
+#[derive(Debug, Default)]
+struct KnownLogs {
+    by_attempt: HashMap<(ExecutionId, Fence), PathBuf>,
+    /// The epoch this node began with, once it was needed: attempts of earlier ones may have logged before.
+    since: Option<Epoch>,
+    /// There were more than [`LOGS_MAX`], so an attempt that is not known may have logged all the same.
+    forgot_some: bool,
+}
+
+/// What is known about the log of an attempt.
+enum LogPlace {
+    At(PathBuf),
+    Nowhere,
+    Unknown,
+}
+
+impl Logs {
+    fn lock(&self) -> MutexGuard<'_, KnownLogs> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self, execution: ExecutionId, fence: Fence) -> LogPlace {
+        let known = self.lock();
+        match known.by_attempt.get(&(execution, fence)) {
+            Some(path) => LogPlace::At(path.clone()),
+            None if !known.forgot_some && known.since.is_some_and(|since| fence.epoch() >= since) => {
+                LogPlace::Nowhere
+            }
+            None => LogPlace::Unknown,
+        }
+    }
+
+    fn forget(&self, execution: ExecutionId, fence: Fence) {
+        self.lock().by_attempt.remove(&(execution, fence));
+    }
+}
+
+impl KnownLogs {
+    fn remember(&mut self, execution: ExecutionId, fence: Fence, path: PathBuf) {
+        if self.by_attempt.len() >= LOGS_MAX {
+            self.by_attempt.clear();
+            self.forgot_some = true;
+        }
+        self.by_attempt.insert((execution, fence), path);
+    }
+}
 
 /// A task in the hands of somebody outside, with its input filled in.
 #[derive(Debug)]
@@ -169,14 +216,11 @@ impl Node {
         let (node, piece) = (self.clone(), Record { stream, at_ms: System.now().0, offset, bytes });
         let writing = tokio::task::spawn_blocking(move || {
             // One at a time: where the next piece goes depends on the last one.
-            let mut logs = node.logs.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if logs.len() >= LOGS_MAX {
-                logs.clear();
-            }
+            let mut logs = node.logs.lock();
             let cap_bytes = node.options().limits.log_cap_bytes;
             let told =
                 log::append(&path, cap_bytes, &piece).map_err(|e| Refusal::unwritten("the log", &e))?;
-            logs.insert((execution, fence), path);
+            logs.remember(execution, fence, path);
             Ok(told)
         });
         writing.await.map_err(|_| broke_off("logging"))?
@@ -198,9 +242,16 @@ impl Node {
             }
         };
         let log = self.log_of(&holding).await;
+        let (execution, fence) = (holding.execution, holding.fence);
         let request = conclusion(key, holding, ending, error);
-        self.record(Conclude { exit_code, outputs, output: log.stdout_tail, log_bytes: log.bytes, ..request })
-            .await
+        let request =
+            Conclude { exit_code, outputs, output: log.stdout_tail, log_bytes: log.bytes, ..request };
+        let once = self.record(request).await?;
+        // Only now: a result that is refused, such as another identity's, takes nothing from the holder's.
+        if once.answer.is_ok() {
+            self.logs.forget(execution, fence);
+        }
+        Ok(once)
     }
 
     async fn record(&self, request: Conclude) -> Result<Once<Concluded>, Refusal> {
@@ -218,15 +269,39 @@ impl Node {
         .await
     }
 
-    /// What the log of an attempt amounts to.
+    /// What the log of an attempt amounts to; nothing if the attempt is not the speaker's.
     async fn log_of(&self, holding: &Holding) -> LogSummary {
-        let path = {
-            let mut logs = self.logs.0.lock().unwrap_or_else(PoisonError::into_inner);
-            logs.remove(&(holding.execution, holding.fence))
-        };
-        match path {
-            Some(path) => tokio::task::spawn_blocking(move || log::summary(&path)).await.unwrap_or_default(),
-            None => LogSummary::default(),
+        let place = self.logs.place(holding.execution, holding.fence);
+        if matches!(place, LogPlace::Nowhere) {
+            return LogSummary::default();
+        }
+        let (node, holding) = (self.clone(), holding.clone());
+        let reading = tokio::task::spawn_blocking(move || {
+            let path = match place {
+                LogPlace::At(path) => Some(path),
+                // Most likely the node was restarted since: the store knows the attempt.
+                _ => node.find_log(&holding).ok().flatten(),
+            };
+            path.map(|path| log::summary(&path)).unwrap_or_default()
+        });
+        reading.await.unwrap_or_default()
+    }
+
+    /// Where the log of an attempt would be, as the store knows it.
+    fn find_log(&self, holding: &Holding) -> Result<Option<PathBuf>, Refusal> {
+        let reader = self.reader()?;
+        let since = self.logs.lock().since;
+        if since.is_none() {
+            let epoch = reader.epoch()?;
+            self.logs.lock().since = Some(epoch);
+        }
+        match self.logs.place(holding.execution, holding.fence) {
+            LogPlace::At(path) => Ok(Some(path)),
+            LogPlace::Nowhere => Ok(None),
+            LogPlace::Unknown => {
+                let AttemptLine { execution, run, attempt, .. } = reader.attempt(holding)?;
+                Ok(Some(self.options().data_dir.log(run.0, execution.0, attempt)))
+            }
         }
     }
 
