@@ -119,6 +119,30 @@ impl Caller {
     }
 }
 
+/// Longest identity that a token is made for, in bytes.
+pub const IDENTITY_BYTES_MAX: usize = 256;
+
+/// Refuses what is no identity for a new token: two of them that differ must look different, since people and rules tell
+/// callers apart by them.
+pub fn check_identity(text: &str) -> Result<(), Refusal> {
+    let fits = (1..=IDENTITY_BYTES_MAX).contains(&text.len());
+    let spaced = text.starts_with(' ') || text.ends_with(' ') || text.contains("  ");
+    if fits && !spaced && text.chars().all(|c| c == ' ' || is_visible(c)) {
+        return Ok(());
+    }
+    let why = format!(
+        "an identity is 1 to {IDENTITY_BYTES_MAX} bytes of letters, digits, ASCII punctuation and single spaces between them"
+    );
+    Err(Refusal::new(ErrorCode::ValidationFailed, why).hint("use a name such as `ann`, or `did:cis:NAME:ID`"))
+}
+
+/// Does it show as a character of its own? Letters of every script do but for the fillers, which are letters and show
+/// nothing.
+fn is_visible(c: char) -> bool {
+    let is_filler = matches!(c, '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}');
+    c.is_ascii_graphic() || (!c.is_ascii() && c.is_alphanumeric() && !is_filler)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,6 +168,21 @@ mod tests {
         assert!(!by(Preset::Agent).may_approve("bob"));
         assert!(by(Preset::Approver).may_approve("bob") && !by(Preset::Approver).may_approve("ann"));
         assert!(by(Preset::Owner).may_approve("ann"));
+    }
+
+    #[test]
+    fn identities_that_look_alike_are_refused() {
+        for good in ["ann", "did:cis:agent:a", "ann@example.org", "Ann Lee", "Jürgen", "日本", "नेहा"]
+        {
+            assert!(check_identity(good).is_ok(), "{good}");
+        }
+        let long = "x".repeat(257);
+        let bad = ["", " ", "u ", " u", "a  b", "u\t", "u\n", "u\0", "u\u{7f}", "u\u{a0}", "u\u{200b}"];
+        let more =
+            ["u\u{202e}", "u\u{feff}", "u\u{ad}", "u\u{3164}", "u\u{2800}", "u\u{301}", "u\u{e0041}", &long];
+        for bad in bad.into_iter().chain(more) {
+            assert_eq!(check_identity(bad).unwrap_err().code, ErrorCode::ValidationFailed, "{bad:?}");
+        }
     }
 
     #[test]

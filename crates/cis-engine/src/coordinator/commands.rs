@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cis_core::access::check_identity;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{RunId, RunKey};
 use cis_core::run::{RunStatus, StopReason};
@@ -109,6 +110,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 Ok(Reply::Pruned(pruned))
             }
             Command::CreateToken { caller, by, expires_at } => {
+                check_identity(&caller.identity)?;
                 let (fresh, new) = token::make(caller, by, now, expires_at)?;
                 self.store.create_token(new).await?;
                 Ok(Reply::Token(fresh))

@@ -2,7 +2,7 @@
 
 use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
-use cis_core::access::{Caller, Preset};
+use cis_core::access::{Caller, Preset, check_identity};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Scope;
 use cis_core::source::Millis;
@@ -66,9 +66,7 @@ pub(super) async fn create(Has(state): Has<State>, asked: Asked) -> Said {
         let why = "a new token is told once: this call takes no `Idempotency-Key`";
         return Err(Refusal::new(ErrorCode::ValidationFailed, why).into());
     }
-    if wanted.identity.is_empty() || wanted.identity.len() > 256 {
-        return Err(Refusal::new(ErrorCode::ValidationFailed, "`identity` is 1 to 256 characters").into());
-    }
+    check_identity(&wanted.identity)?;
     let expires_at = wanted.expires_sec.map(|sec| state.node.now().after(Millis(sec.saturating_mul(1_000))));
     let new = Caller::preset(wanted.identity, wanted.preset, wanted.scopes);
     let token = state.node.create_token(new.clone(), &caller.identity, expires_at).await?;
