@@ -17,6 +17,8 @@ pub enum Access {
 /// Method, path, and what it takes.
 pub const ROUTES: &[(&str, &str, Access)] = &[
     ("POST", "/api/v1/dag/publish", Access::With(Role::Publish)),
+    // A DAG of that name.
+    ("GET", "/api/v1/dag/publish", Access::With(Role::Read)),
     ("POST", "/api/v1/dag/{id}/confirm", Access::With(Role::Confirm)),
     ("POST", "/api/v1/dag/{id}/reject", Access::With(Role::Confirm)),
     ("GET", "/api/v1/dag/{id}/status", Access::With(Role::Read)),

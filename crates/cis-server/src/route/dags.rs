@@ -315,6 +315,16 @@ pub(super) async fn show(
     Ok(yes(StatusCode::OK, state.reads.read(look).await?))
 }
 
+/// What would be confirmed, or was, of a DAG named `publish`.
+///
+/// Its path is also that of the call that publishes.
+#[utoipa::path(get, path = "/api/v1/dag/publish", tag = DAGS, params(RevisionQuery),
+    responses((status = 200, description = "a revision in full, and a list of all", body = Yes<Shown>),
+              (status = 409)))]
+pub(super) async fn show_publish(state: Has<State>, by: By, query: Args<RevisionQuery>) -> Said {
+    show(state, by, Path("publish".to_owned()), query).await
+}
+
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]

@@ -60,7 +60,8 @@ pub(super) async fn follow(
         None => filter.after,
     };
     let run = filter.run.as_ref().and_then(|run| run.parse().ok());
-    let look = move |reader: &Reader| begin(reader, last.map(Position), run);
+    let sees_all = holder.token.caller.scopes.is_none();
+    let look = move |reader: &Reader| begin(reader, last.map(Position), run, sees_all);
     let Begin { from, whole } = state.reads.read(look).await?;
     let (to, events) = mpsc::channel(AHEAD);
     let tokens = state.kept.tokens_changed();
@@ -75,11 +76,18 @@ struct Begin {
     whole: bool,
 }
 
-fn begin(reader: &Reader, last: Option<Position>, run: Option<RunId>) -> Result<Begin, Refusal> {
+/// `sees_all`: the caller may know of every scope, and so how many events there are.
+fn begin(
+    reader: &Reader,
+    last: Option<Position>,
+    run: Option<RunId>,
+    sees_all: bool,
+) -> Result<Begin, Refusal> {
     let newest = reader.last_position()?;
     let Some(from) = last else { return Ok(Begin { from: newest, whole: false }) };
     if from > newest || from < Position(0) {
-        let why = format!("there is no event {from}: the last one is {newest}");
+        let newest = if sees_all { format!(": the last one is {newest}") } else { String::new() };
+        let why = format!("there is no event {from}{newest}");
         let hint =
             "begin anew without `Last-Event-ID`; after a restore, what was heard may not be there any more";
         return Err(Refusal::new(ErrorCode::ValidationFailed, why).hint(hint));

@@ -88,6 +88,7 @@ macro_rules! calls {
 
 calls! {
     post "/api/v1/dag/publish" dags::publish;
+    get "/api/v1/dag/publish" dags::show_publish;
     post "/api/v1/dag/{id}/confirm" dags::confirm;
     post "/api/v1/dag/{id}/reject" dags::reject;
     get "/api/v1/dag/{id}/status" dags::status;

@@ -39,6 +39,9 @@ const CAPABILITIES_MAX: usize = 100;
 const NOTE_BYTES_MAX: usize = 16 << 10;
 const OUTPUTS_BYTES_MAX: usize = 1 << 20;
 
+/// Where a stream of output ends at the latest: every JSON client counts as far, and sums of two streams fit a column.
+const LOG_OFFSET_MAX: u64 = (1 << 53) - 1;
+
 /// What a claim may say.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -224,6 +227,7 @@ struct Words {
     #[schema(required = false)]
     stream: StreamName,
     /// Where the text stands in its stream: told again, it is written once.
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
     offset: u64,
     text: String,
 }
@@ -244,9 +248,10 @@ enum StreamName {
     responses((status = 200, description = "it was written", body = Yes<Written>), (status = 409)))]
 pub(super) async fn log(Has(state): Has<State>, Path(execution): Path<String>, asked: Asked) -> Said {
     let Words { fence, stream, offset, text } = asked.json()?;
-    // What counts bytes beyond this counts something else.
-    if offset > i64::MAX.cast_unsigned() {
-        return Err(invalid("`offset` counts bytes of the stream").into());
+    if offset.saturating_add(text.len() as u64) > LOG_OFFSET_MAX {
+        let why =
+            format!("`offset` counts bytes of the stream: it is, with `text`, at most {LOG_OFFSET_MAX}");
+        return Err(invalid(why).into());
     }
     let stream = match stream {
         StreamName::Stdout => Stream::Stdout,
