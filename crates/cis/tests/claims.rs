@@ -173,6 +173,102 @@ fn claims_outlive_the_node() {
 }
 
 #[test]
+fn the_output_tail_survives_refused_results_and_restarts() {
+    let node = Node::new();
+    let up = node.up();
+    let (alice, bob) = (node.token(["alice", "--as", "worker"]), node.token(["bob", "--as", "worker"]));
+    up.client.run(&field("d", 3, &json!({})));
+    let worker = up.client.with(&alice);
+    let tasks = worker.claim(&json!({"limit": 3}));
+    for task in &tasks[..2] {
+        assert_eq!(worker.say(task, "log", json!({"offset": 0, "text": "hello\n"})).status, 200);
+    }
+    for how in ["complete", "release"] {
+        assert_eq!(up.client.with(&bob).say(&tasks[0], how, json!({})).code(), "AlreadyClaimed");
+    }
+    assert_eq!(worker.say(&tasks[0], "complete", json!({})).status, 200);
+    up.running.signal(Signal::KILL);
+    up.running.wait();
+    let up = node.up();
+    let worker = up.client.with(&alice);
+    assert_eq!(up.client.with(&bob).say(&tasks[1], "complete", json!({})).code(), "AlreadyClaimed");
+    assert_eq!(worker.say(&tasks[1], "complete", json!({})).status, 200);
+    // One that has logged nothing.
+    assert_eq!(worker.say(&tasks[2], "complete", json!({})).status, 200);
+    let told = up.client.until_over("d");
+    let kept = |n: usize| (told["tasks"][n]["output"].clone(), told["tasks"][n]["log_bytes"].clone());
+    assert_eq!(kept(0), (json!("hello\n"), json!(6)), "{told}");
+    assert_eq!(kept(1), (json!("hello\n"), json!(6)), "{told}");
+    assert_eq!(told["tasks"][2]["output"], Value::Null, "{told}");
+    node.assert_sound();
+}
+
+#[test]
+fn results_of_other_identities_and_scopes_are_refused_when_late() {
+    let node = Node::new();
+    let up = node.up();
+    let worker = |name: &str| up.client.with(&node.token([name, "--as", "worker"]));
+    let (alice, bob) = (worker("alice"), worker("bob"));
+    let elsewhere = up.client.with(&node.token(["alice", "--as", "worker", "--scope", "project-a"]));
+    up.client.run(&field("d", 3, &json!({})));
+    let tasks = alice.claim(&json!({"limit": 3}));
+    let results = [("complete", json!({})), ("fail", json!({"error": "no"})), ("release", json!({}))];
+    for (task, (how, body)) in tasks.iter().zip(results) {
+        let told = alice.say(task, how, body.clone());
+        assert_eq!(told.status, 200, "{how}: {told:?}");
+        assert_eq!(bob.say(task, how, body.clone()).code(), "LeaseExpired", "{how}");
+        assert_eq!(alice.say(task, how, body.clone()).body, told.body, "{how}");
+        // What a token may not see is answered like what there is not.
+        let unknown = json!({"execution_id": 999_999, "fence": task["fence"]});
+        let (hidden, none) = (elsewhere.say(task, how, body.clone()), elsewhere.say(&unknown, how, body));
+        assert_eq!((hidden.status, none.status), (404, 404), "{how}");
+        let id = task["execution_id"].to_string();
+        assert_eq!(hidden.body.replace(&format!("no task {id}"), "no task 999999"), none.body, "{how}");
+    }
+    node.assert_sound();
+}
+
+#[test]
+fn a_log_offset_over_the_maximum_changes_nothing() {
+    let node = Node::new();
+    let up = node.up();
+    up.client.run(&field("d", 1, &json!({})));
+    let task = up.client.claim(&json!({})).remove(0);
+    let max = (1_u64 << 53) - 1;
+    for (stream, offset) in [("stdout", i64::MAX as u64), ("stderr", i64::MAX as u64), ("stdout", max - 1)] {
+        let refused = up.client.say(&task, "log", json!({"stream": stream, "offset": offset, "text": "xyz"}));
+        assert_eq!((refused.status, refused.code()), (422, "ValidationFailed".to_owned()), "{offset}");
+        assert!(refused.body.contains(&max.to_string()), "{refused:?}");
+    }
+    // As far as it goes.
+    for stream in ["stdout", "stderr"] {
+        let told = up.client.say(&task, "log", json!({"stream": stream, "offset": max - 3, "text": "xyz"}));
+        assert_eq!((told.status, told.json()["offset"].clone()), (200, json!(max)));
+    }
+    assert_eq!(up.client.say(&task, "complete", json!({})).status, 200);
+    assert_eq!(up.client.until_over("d")["tasks"][0]["log_bytes"], json!(2 * max));
+    node.assert_sound();
+}
+
+#[test]
+fn a_scoped_token_gets_no_claim_of_its_identity_from_another_scope() {
+    let node = Node::new();
+    let up = node.up();
+    let mut secret: Value = serde_json::from_str(&field("d", 1, &json!({}))).unwrap();
+    secret["scope"] = json!("project-b");
+    up.client.run(&secret.to_string());
+    let (whole, some) = (
+        node.token(["bot", "--as", "worker"]),
+        node.token(["bot", "--as", "worker", "--scope", "project-a"]),
+    );
+    let named = json!({"claim_id": "c1"});
+    let tasks = up.client.with(&whole).claim(&named);
+    assert_eq!(tasks.len(), 1);
+    assert!(up.client.with(&some).claim(&named).is_empty());
+    assert_eq!(up.client.with(&whole).claim(&named)[0]["fence"], tasks[0]["fence"]);
+}
+
+#[test]
 fn a_claim_whose_claimer_is_gone_runs_out_like_any_other() {
     let node = Node::new();
     let up = node.up();

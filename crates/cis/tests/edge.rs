@@ -69,6 +69,122 @@ fn whoever_guesses_tokens_shuts_out_nobody_else() {
 }
 
 #[test]
+fn good_tokens_are_accepted_after_a_restart_while_their_address_guesses() {
+    let node = Node::new();
+    let up = node.up();
+    let secret = node.token(["did:cis:agent:a"]);
+    assert_eq!(up.client.with(&secret).get("/api/v1/whoami").status, 200);
+    up.running.signal(Signal::TERM);
+    up.running.wait().code(0);
+    let up = node.up();
+    let guess = |n: usize| up.client.with(&format!("cis_{n}")).get("/api/v1/whoami");
+    let limited = (0..20_000).map(guess).find(|answer| answer.status != 401).expect("no end of guesses");
+    assert_eq!((limited.status, limited.code()), (429, "RateLimited".to_owned()));
+    // Neither token has been used since the node came back, and every guess of 64 clients is refused meanwhile.
+    let (agent, owner) = (up.client.with(&secret), &up.client);
+    let answers = at_once(CLIENTS, |n| match n % 4 {
+        0 => agent.get("/api/v1/whoami"),
+        1 => owner.get("/api/v1/pending"),
+        _ => guess(n),
+    });
+    for (n, answer) in answers.iter().enumerate() {
+        let expected: &[u16] = if n % 4 < 2 { &[200] } else { &[401, 429] };
+        assert!(expected.contains(&answer.status), "{n}: {answer:?}");
+    }
+    // One made now is good at once, one taken back is a guess like any other.
+    let fresh = up.client.with(&node.token(["b"]));
+    assert_eq!(fresh.get("/api/v1/whoami").status, 200);
+    let listed = node.json(["token", "list"]);
+    let line = listed["tokens"].as_array().unwrap().iter().find(|token| token["identity"] == "b").unwrap();
+    node.ok(["token", "revoke", line["token_id"].as_str().unwrap()]);
+    assert!([401, 429].contains(&fresh.get("/api/v1/whoami").status));
+}
+
+/// What the node answers to exactly these bytes.
+fn answer_to(client: &Client, request: &str) -> String {
+    let mut stream = TcpStream::connect(&*client.address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    // What is left unread of a request that was refused may reset the connection.
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
+#[test]
+fn requests_that_say_in_two_ways_where_they_end_are_refused() {
+    let node = Node::new();
+    let up = node.up();
+    let (host, bearer) = (&up.client.address, format!("Authorization: Bearer {}\r\n", up.client.token));
+    let begin = format!("POST {PUBLISH} HTTP/1.1\r\n{bearer}");
+    let next = format!("GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    let definition = dag("d", "true");
+    let chunked = format!("{:x}\r\n{definition}\r\n0\r\n\r\n", definition.len());
+    let length = format!("Content-Length: {}\r\n", chunked.len());
+    let coding = "Transfer-Encoding: chunked\r\n";
+    for headers in [
+        format!("Host: {host}\r\n{length}{coding}"),
+        format!("Host: {host}\r\n{coding}{length}"),
+        format!("Host: {host}\r\ncontent-LENGTH: 4\r\n{coding}"),
+        format!("Host: {host}\r\n{coding}{coding}"),
+        format!("Host: {host}\r\n{length}{length}"),
+        format!("Host: {host}\r\n{length}Content-Length: 4\r\n"),
+        format!("Host: {host}\r\nHost: {host}\r\n{length}"),
+        format!("Host: {host}\r\nHost: evil.example\r\n{length}"),
+    ] {
+        let answer = answer_to(&up.client, &format!("{begin}{headers}\r\n{chunked}{next}"));
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{headers}{answer}");
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "and the connection ends: {headers}{answer}");
+    }
+    assert_eq!(up.client.get("/api/v1/dag/d").status, 404, "and none of them was done");
+    // After another request on the same connection as well.
+    let second = format!("{begin}Host: {host}\r\n{coding}{length}\r\n{chunked}");
+    let answers = answer_to(&up.client, &format!("{next}{second}"));
+    assert!(answers.starts_with("HTTP/1.1 200 ") && answers.contains("HTTP/1.1 400 "), "{answers}");
+    // Said once it is understood, and is the last on its connection.
+    let good = format!("{begin}Host: {host}\r\n{coding}\r\n{chunked}");
+    let answer = answer_to(&up.client, &format!("{good}{next}"));
+    assert!(answer.starts_with("HTTP/1.1 201 ") && answer.matches("HTTP/1.1 ").count() == 1, "{answer}");
+}
+
+#[test]
+fn a_dag_named_like_a_call_is_served_like_any_other() {
+    let node = Node::new();
+    let up = node.up();
+    for id in ["publish", "claim", "pending", "status", "runs", "why", "confirm", "tasks"] {
+        start(&up.client, &dag(id, "true"));
+        assert_eq!(until_completed(&up.client, id)["dag_id"], id);
+        let shown = up.client.get(&format!("/api/v1/dag/{id}")).json();
+        assert_eq!((&shown["dag_id"], &shown["status"]), (&json!(id), &json!("confirmed")), "{shown}");
+        for what in ["runs", "why"] {
+            assert_eq!(up.client.get(&format!("/api/v1/dag/{id}/{what}")).status, 200, "{id} {what}");
+        }
+        node.ok(["status", id]).says(id);
+        let elsewhere = ["--node", &format!("http://{}", up.client.address), "--token", &up.client.token];
+        node.ok([&elsewhere[..], &["status", id]].concat()).says(id);
+    }
+    assert_eq!(up.client.get("/api/v1/dag/publish?content_hash=0").status, 404);
+    let some = up.client.with(&node.token(["s", "--scope", "project-a"]));
+    assert_eq!(some.get("/api/v1/dag/publish").status, 404);
+}
+
+#[test]
+fn a_token_for_some_scopes_is_not_told_how_many_events_there_are() {
+    let node = Node::new();
+    let up = node.up();
+    start(&up.client, &dag("d", "true"));
+    until_completed(&up.client, "d");
+    let some = up.client.with(&node.token(["s", "--as", "reader", "--scope", "project-a"]));
+    let whole = up.client.get("/api/v1/events?after=999999").json()["error"]["message"].clone();
+    assert!(whole.as_str().unwrap().contains("the last one is"), "{whole}");
+    let by_query = some.get("/api/v1/events?after=999999");
+    let by_header = some.call("GET", "/api/v1/events", &[("Last-Event-ID", "999999")], "");
+    for refused in [by_query, by_header] {
+        assert_eq!((refused.status, refused.code()), (422, "ValidationFailed".to_owned()));
+        assert_eq!(refused.json()["error"]["message"], "there is no event 999999", "{refused:?}");
+    }
+}
+
+#[test]
 fn a_node_is_called_by_its_own_names_only() {
     let node = Node::new().with("CIS_NODE_HOSTS", "cis.example.org");
     let up = node.up();

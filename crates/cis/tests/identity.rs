@@ -99,6 +99,52 @@ fn a_did_is_taken_at_its_word_on_this_machine_and_for_little() {
 }
 
 #[test]
+fn owners_alone_decide_about_what_an_unproven_did_published() {
+    let node = Node::new().with("CIS_NODE_AUTH", "trusted-local");
+    let up = node.up();
+    let approver = up.client.with(&node.token(["boss", "--as", "approver"]));
+    let did = up.client.with("did:cis:nobody:1");
+    let asks = json!({"dag_id": "d", "tasks": [{"id": "ask", "type": "approval"}]}).to_string();
+    assert_eq!(did.post("/api/v1/dag/publish", &asks).status, 201);
+    // Nor does it become a proven publisher's by being published again.
+    let agent = up.client.with(&node.token(["agent"]));
+    assert_eq!(agent.post("/api/v1/dag/publish", &asks).json()["status"], "already_exists");
+    // Not even for a token of that very name.
+    let namesake = up.client.with(&node.token(["did:cis:nobody:1", "--as", "approver"]));
+    for who in [&approver, &namesake] {
+        let refused = who.post("/api/v1/dag/d/confirm", "");
+        assert_eq!((refused.status, refused.code()), (403, "Forbidden".to_owned()), "{refused:?}");
+        assert!(refused.json()["error"]["hint"].as_str().unwrap().contains("self_confirm"), "{refused:?}");
+    }
+    let run = up.client.post("/api/v1/dag/d/confirm", "").json()["run_id"].as_str().unwrap().to_owned();
+    let approve = format!("/api/v1/runs/{run}/tasks/ask/approve");
+    up.client.until("d", |told| told["tasks"][0]["status"] == "waiting");
+    assert_eq!(approver.post(&approve, "").code(), "Forbidden");
+    assert_eq!(up.client.post(&approve, "").status, 200);
+    // What a token published is for approvers, whichever name it has.
+    let proven = up.client.with(&node.token(["did:cis:agent:a"]));
+    assert_eq!(proven.post("/api/v1/dag/publish", &dag("e")).status, 201);
+    assert_eq!(did.post("/api/v1/dag/publish", &dag("e")).json()["status"], "already_exists");
+    assert_eq!(approver.post("/api/v1/dag/e/confirm", "").status, 200);
+    node.assert_sound();
+}
+
+#[test]
+fn identities_that_look_alike_get_no_token() {
+    let node = Node::new();
+    let up = node.up();
+    for identity in ["u ", " u", "u\t", "u\u{200b}", "u\u{a0}", "u\u{202e}", ""] {
+        let body = json!({"identity": identity, "as": "approver"}).to_string();
+        let refused = up.client.post("/api/v1/tokens", &body);
+        assert_eq!((refused.status, refused.code()), (422, "ValidationFailed".to_owned()), "{identity:?}");
+        let here = node.cis(["token", "create", identity, "--as", "approver"]);
+        assert!(!here.status.success() && here.out.is_empty(), "{identity:?}: {here}");
+    }
+    assert_eq!(node.json(["token", "list"])["tokens"].as_array().unwrap().len(), 1);
+    node.token(["Ann Lee"]);
+}
+
+#[test]
 fn an_approver_decides_about_others_and_no_more() {
     let node = Node::new();
     let up = node.up();
