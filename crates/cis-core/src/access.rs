@@ -109,13 +109,43 @@ impl Caller {
     }
 
     /// May it approve what `publisher` published, itself included?
-    pub fn may_approve(&self, publisher: &str) -> bool {
-        self.roles.contains(&Role::Confirm) && (self.self_confirm || self.identity != publisher)
+    pub fn may_approve(&self, publisher: &Publisher) -> bool {
+        self.roles.contains(&Role::Confirm)
+            && publisher.check_decider(&self.identity, self.self_confirm).is_ok()
     }
 
     /// May it know that anything of `scope` exists?
     pub fn sees(&self, scope: &Scope) -> bool {
         self.scopes.as_ref().is_none_or(|scopes| scopes.contains(scope))
+    }
+}
+
+/// The publisher of a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publisher {
+    pub identity: String,
+    /// False: the publisher only said that it is `identity`, and may be any other caller, an approver included.
+    pub proven: bool,
+}
+
+impl Publisher {
+    /// Refuses a caller that may neither confirm what this one published nor approve its tasks. Owners, whose tokens say
+    /// `self_confirm`, may decide about everything.
+    pub fn check_decider(&self, by: &str, self_confirm: bool) -> Result<(), Refusal> {
+        if self_confirm {
+            return Ok(());
+        }
+        if !self.proven {
+            let why = format!("`{}` published it without proving its identity: owners decide", self.identity);
+            return Err(Refusal::new(ErrorCode::Forbidden, why)
+                .hint("decide on the node's own machine, or with a token that says `self_confirm`"));
+        }
+        if self.identity == by {
+            let why = "the publisher of a DAG neither confirms it nor approves its tasks";
+            return Err(Refusal::new(ErrorCode::Forbidden, why)
+                .hint("another identity decides, or a token that says `self_confirm`"));
+        }
+        Ok(())
     }
 }
 
@@ -165,9 +195,12 @@ mod tests {
     #[test]
     fn publishers_do_not_approve_their_own_unless_they_are_owners() {
         let by = |preset| Caller::preset("ann", preset, None);
-        assert!(!by(Preset::Agent).may_approve("bob"));
-        assert!(by(Preset::Approver).may_approve("bob") && !by(Preset::Approver).may_approve("ann"));
-        assert!(by(Preset::Owner).may_approve("ann"));
+        let publisher = |identity: &str, proven| Publisher { identity: identity.to_owned(), proven };
+        let (ann, bob, said) = (publisher("ann", true), publisher("bob", true), publisher("bob", false));
+        assert!(!by(Preset::Agent).may_approve(&bob));
+        assert!(by(Preset::Approver).may_approve(&bob) && !by(Preset::Approver).may_approve(&ann));
+        assert!(!by(Preset::Approver).may_approve(&said) && by(Preset::Owner).may_approve(&said));
+        assert!(by(Preset::Owner).may_approve(&ann));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Tasks that wait for a person: asking, what is answered, and what happens if nobody answers in time.
 
+use cis_core::access::Publisher;
 use cis_core::dag::approval::{self, Approval, NOTE_BYTES_MAX, OnTimeout};
 use cis_core::dag::{Kind, Task};
 use cis_core::error::{ErrorCode, Refusal};
@@ -10,7 +11,6 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, Value, json};
 
 use super::claim;
-use super::definitions::{Publisher, check_decider};
 use super::runs;
 use super::tasks::{self, TaskRow};
 use super::tx::{Tx, parsed};
@@ -147,7 +147,7 @@ fn check(tx: &Tx<'_>, request: &Approve, asked: &Task, definition: i64) -> Answe
                 "SELECT created_by, publisher_proven FROM dag_definitions WHERE definition_key = ?1",
             )?
             .query_row([definition], |row| Ok(Publisher { identity: row.get(0)?, proven: row.get(1)? }))?;
-        check_decider(&publisher, &request.by, request.self_confirm)?;
+        publisher.check_decider(&request.by, request.self_confirm)?;
     }
     if request.note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX) {
         let why = format!("a note has at most {NOTE_BYTES_MAX} bytes");

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cis_core::access::Publisher;
 use cis_core::dag::plan::Plan;
 use cis_core::dag::stored;
 use cis_core::error::{ErrorCode, Refusal};
@@ -218,7 +219,7 @@ pub(super) fn settle(tx: &mut Tx<'_>, request: &Settle) -> Answer<Settled> {
 pub(super) fn decide(tx: &mut Tx<'_>, request: &Decide) -> Answer<Decided> {
     let found = revision_meant(tx, request)?;
     if request.confirm && found.status == RevisionStatus::Pending {
-        check_decider(&found.publisher, &request.by, request.self_confirm)?;
+        found.publisher.check_decider(&request.by, request.self_confirm)?;
     }
     let (definition, content_hash) = (found.key, found.content_hash);
     let (confirm, by, now) = (request.confirm, request.by.clone(), request.now);
@@ -238,34 +239,6 @@ pub(super) fn decide(tx: &mut Tx<'_>, request: &Decide) -> Answer<Decided> {
         run,
         next_due: tx.next_due,
     })
-}
-
-/// The publisher of a revision.
-pub(super) struct Publisher {
-    pub(super) identity: String,
-    /// False: the publisher only said that it is `identity`, and may be anyone else, an approver included.
-    pub(super) proven: bool,
-}
-
-/// Refuses a caller that may neither confirm what `publisher` published nor approve its tasks.
-pub(super) fn check_decider(publisher: &Publisher, by: &str, self_confirm: bool) -> Result<(), Refusal> {
-    if self_confirm {
-        return Ok(());
-    }
-    if !publisher.proven {
-        let why =
-            format!("`{}` published it without proving its identity: owners decide", publisher.identity);
-        return Err(Refusal::new(ErrorCode::Forbidden, why)
-            .hint("decide on the node's own machine, or with a token that says `self_confirm`"));
-    }
-    if publisher.identity == by {
-        return Err(Refusal::new(
-            ErrorCode::Forbidden,
-            "the publisher of a DAG neither confirms it nor approves its tasks",
-        )
-        .hint("another identity decides, or a token that says `self_confirm`"));
-    }
-    Ok(())
 }
 
 /// A revision as far as deciding about it goes.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use cis_core::access::Publisher;
 use cis_core::dag::{Dag, stored};
 use cis_core::event::{Change, Event};
 use cis_core::id::{DagId, ExecutionId, Position, Revision, RunId, RunKey, Scope, TaskIx, Version};
@@ -287,10 +288,12 @@ impl Reader {
     }
 
     /// Who published a revision.
-    pub fn publisher(&self, definition: i64) -> Answer<String> {
-        let mut statement =
-            self.conn.prepare_cached("SELECT created_by FROM dag_definitions WHERE definition_key = ?1")?;
-        Ok(statement.query_row([definition], |row| row.get(0))?)
+    pub fn publisher(&self, definition: i64) -> Answer<Publisher> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT created_by, publisher_proven FROM dag_definitions WHERE definition_key = ?1",
+        )?;
+        let read = |row: &Row<'_>| Ok(Publisher { identity: row.get(0)?, proven: row.get(1)? });
+        Ok(statement.query_row([definition], read)?)
     }
 
     /// A definition in full.
