@@ -17,6 +17,7 @@ use rustix::time::Timespec;
 use crate::clock::{NS_PER_MS, boot_ns, pause};
 use crate::door;
 use crate::journal;
+use crate::process::Process;
 use crate::serve::{JOURNAL, LOCK};
 use crate::spawn::spawn_detached;
 
@@ -28,7 +29,10 @@ const DEADLINE_NS: u64 = 10_000 * NS_PER_MS;
 /// How often a runner that exits at once is started again.
 const STARTS_MAX: u32 = 3;
 
+/// A runner that starts is there within milliseconds; for one that is not there after [`SOON_NS`], nobody hurries.
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
+const SOON_NS: u64 = 500 * NS_PER_MS;
+const BETWEEN_LATE_TRIES: Duration = Duration::from_millis(50);
 
 /// What a runner gets of the environment of the process that starts it. Tasks get theirs from their run; anything more
 /// here would only be something for them to read.
@@ -75,33 +79,35 @@ fn listener_lives(stream: &UnixStream) -> bool {
 
 /// Connects to the runner of `data_dir`, starting `exe runner --data-dir DIR` if there is none.
 ///
-/// A runner whose lock is held but that does not listen (it is starting, or busy, or stopped in a debugger) is
-/// alive: this waits for it and never starts a second one. A runner that is just going may close the connection
-/// before it says Welcome; then call this again. Blocks for up to ten seconds.
+/// A runner whose lock is held but that does not listen (it is starting, or busy, or stopped in a debugger, or its
+/// socket was removed) is alive: this waits for it and never starts a second one. A runner that is just going may close
+/// the connection before it says Welcome; then call this again. Blocks for up to ten seconds: the error is then
+/// [`ErrorKind::TimedOut`], and it is worth trying again.
 pub fn connect_or_spawn(data_dir: &Path, exe: &Path) -> io::Result<UnixStream> {
-    let deadline_ns = boot_ns() + DEADLINE_NS;
+    let began_ns = boot_ns();
     let mut started = None;
     let mut starts = 0;
     loop {
         if let Some(stream) = connect(data_dir)? {
             return Ok(stream);
         }
-        let held = is_locked(data_dir)?;
+        let held = is_served(data_dir)?;
         if started.is_some_and(has_exited) {
             started = None;
         }
         if !held && started.is_none() {
             // Another one may have come first and gone again; one that cannot start will not learn it.
             if starts == STARTS_MAX {
-                return Err(no_runner(data_dir, held));
+                return Err(no_runner(data_dir, ErrorKind::Other));
             }
             started = Some(start(data_dir, exe)?);
             starts += 1;
         }
-        if boot_ns() > deadline_ns {
-            return Err(no_runner(data_dir, held));
+        let waited_ns = boot_ns() - began_ns;
+        if waited_ns > DEADLINE_NS {
+            return Err(no_runner(data_dir, ErrorKind::TimedOut));
         }
-        pause(BETWEEN_TRIES);
+        pause(if waited_ns < SOON_NS { BETWEEN_TRIES } else { BETWEEN_LATE_TRIES });
     }
 }
 
@@ -110,13 +116,31 @@ pub fn epoch_seen(data_dir: &Path) -> io::Result<i64> {
     journal::epoch_seen(&data_dir.join(JOURNAL))
 }
 
-fn no_runner(data_dir: &Path, held: bool) -> io::Error {
+/// The process that is the runner of a data directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunnerProcess {
+    pub pid: u32,
+    /// Held by a SIGSTOP or a debugger: it answers nobody.
+    pub stopped: bool,
+}
+
+/// Finds the runner of `data_dir`, whether it answers or not; `None` if there is none, or it does not say who it is.
+pub fn find_runner(data_dir: &Path) -> Option<RunnerProcess> {
+    if !is_served(data_dir).ok()? {
+        return None;
+    }
+    let pid: i32 = std::fs::read_to_string(data_dir.join(LOCK)).ok()?.trim().parse().ok()?;
+    let process = Process::look(pid).filter(|process| !process.zombie)?;
+    Some(RunnerProcess { pid: pid.cast_unsigned(), stopped: process.stopped })
+}
+
+fn no_runner(data_dir: &Path, kind: ErrorKind) -> io::Error {
     let dir = data_dir.display();
-    let text = match held {
-        true => format!("the runner of `{dir}` holds its lock but does not answer"),
-        false => format!("the runner of `{dir}` does not start: see `{dir}/runner.log`"),
+    let text = match kind {
+        ErrorKind::TimedOut => format!("the runner of `{dir}` does not answer"),
+        _ => format!("the runner of `{dir}` does not start: see `{dir}/runner.log`"),
     };
-    io::Error::new(ErrorKind::TimedOut, text)
+    io::Error::new(kind, text)
 }
 
 /// Whether a runner we started is gone; if so, it is reaped.
@@ -124,9 +148,14 @@ fn has_exited(pid: Pid) -> bool {
     !matches!(waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG), Ok(None))
 }
 
-/// Whether some runner has the directory. Asks with a shared lock, so that two who ask do not mislead each other.
-fn is_locked(data_dir: &Path) -> io::Result<bool> {
-    let lock = match File::open(data_dir.join(LOCK)) {
+/// Whether some runner has the directory: either of the two files that it locks says so.
+fn is_served(data_dir: &Path) -> io::Result<bool> {
+    Ok(is_locked(&data_dir.join(LOCK))? || is_locked(&data_dir.join(JOURNAL))?)
+}
+
+/// Whether a process has locked the file. Asks with a shared lock, so that two who ask do not mislead each other.
+pub(crate) fn is_locked(path: &Path) -> io::Result<bool> {
+    let lock = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         lock => lock?,
     };

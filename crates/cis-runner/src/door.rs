@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -19,22 +19,43 @@ pub(crate) fn short_path(directory: BorrowedFd<'_>, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()))
 }
 
-/// Opens the socket in a directory whose lock the caller holds: a socket that is there is stale.
-pub(crate) fn listen(directory: BorrowedFd<'_>) -> io::Result<UnixListener> {
-    let path = short_path(directory, SOCKET);
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
+/// The socket, open.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: UnixListener,
+    /// Device and inode of the file it is reached by.
+    file: (u64, u64),
+}
+
+impl Listener {
+    /// Opens the socket in a directory whose lock the caller holds: a socket that is there is stale.
+    pub(crate) fn open(directory: BorrowedFd<'_>) -> io::Result<Listener> {
+        let path = short_path(directory, SOCKET);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let socket = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        socket.set_nonblocking(true)?;
+        let meta = fs::symlink_metadata(&path)?;
+        Ok(Listener { socket, file: (meta.dev(), meta.ino()) })
     }
-    let listener = UnixListener::bind(&path)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+
+    /// Can it still be reached, or was its file removed or replaced?
+    pub(crate) fn is_reachable(&self, directory: BorrowedFd<'_>) -> bool {
+        let file = fs::symlink_metadata(short_path(directory, SOCKET));
+        file.is_ok_and(|meta| (meta.dev(), meta.ino()) == self.file)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 /// Takes the next connection of our own user; others are closed unheard.
-pub(crate) fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
-    let stream = match listener.accept() {
+pub(crate) fn accept(listener: &Listener) -> io::Result<Option<UnixStream>> {
+    let stream = match listener.socket.accept() {
         Ok((stream, _)) => stream,
         Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
         Err(error) => return Err(error),

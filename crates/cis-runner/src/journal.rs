@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  B boot-id                          the boot that pids and ticks below belong to
+//!  R device-inode path-as-json        the directory that they belong to
 //!  E epoch                            highest coordinator epoch seen
 //!  S execution fence at_ms session log-as-json    about to start
 //!  P execution fence pid tick tick    started; its start time lies between the two
@@ -11,6 +12,12 @@
 //!
 //! Lines are gathered and written together; the loop flushes before a process is started and before an outcome
 //! is told. Nothing is synced: a journal that a power loss took belongs to processes it took as well.
+//!
+//! A copy of a data directory has a copy of its journal, with processes in it that are the original's: it must not end
+//! them. So a journal names its directory, and what is found elsewhere is as good as of another boot.
+//!
+//! The file is locked for as long as its runner lives, beside `runner.lock`: where one of them was deleted, the other
+//! still says that there is a runner.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +26,9 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::directory::Directory;
 use crate::protocol::{AttemptKey, FromRunner};
+use crate::remnant;
 
 /// A journal longer than this is rewritten without what was acknowledged.
 const COMPACT_BYTES: u64 = 4 << 20;
@@ -28,7 +37,7 @@ const COMPACT_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
-    boot_id: String,
+    owner: Owner,
     file: File,
     /// Lines not yet written.
     lines: String,
@@ -36,8 +45,15 @@ pub(crate) struct Journal {
     compact_at_bytes: u64,
 }
 
+/// Whose a journal is: on which boot of the machine, and of which directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Owner {
+    pub(crate) boot_id: String,
+    pub(crate) directory: Directory,
+}
+
 /// What an earlier runner left behind.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Recalled {
     pub(crate) epoch: i64,
     pub(crate) open: Vec<Opened>,
@@ -50,7 +66,7 @@ pub(crate) struct Recalled {
 pub(crate) struct Opened {
     pub(crate) key: AttemptKey,
     pub(crate) started_ms: i64,
-    /// Session of the runner that started it; 0 if that was before a reboot.
+    /// Session of the runner that started it; 0 if that was before a reboot, or of another directory.
     pub(crate) session: i32,
     pub(crate) log: String,
     pub(crate) leader: Option<Leader>,
@@ -66,11 +82,11 @@ pub(crate) struct Leader {
 
 impl Journal {
     /// Opens the journal, rewritten without what is over, and says what it knew.
-    pub(crate) fn open(path: &Path, boot_id: &str) -> io::Result<(Journal, Recalled)> {
-        let (file, file_bytes, recalled) = rewrite(path, boot_id)?;
+    pub(crate) fn open(path: &Path, owner: &Owner) -> io::Result<(Journal, Recalled)> {
+        let (file, file_bytes, recalled) = rewrite(path, owner)?;
         let journal = Journal {
             path: path.to_owned(),
-            boot_id: boot_id.to_owned(),
+            owner: owner.clone(),
             file,
             lines: String::new(),
             file_bytes,
@@ -126,7 +142,7 @@ impl Journal {
         self.file_bytes += self.lines.len() as u64;
         self.lines.clear();
         if self.file_bytes > self.compact_at_bytes {
-            (self.file, self.file_bytes, _) = rewrite(&self.path, &self.boot_id)?;
+            (self.file, self.file_bytes, _) = rewrite(&self.path, &self.owner)?;
             self.compact_at_bytes = COMPACT_BYTES.max(2 * self.file_bytes);
         }
         Ok(())
@@ -136,7 +152,7 @@ impl Journal {
 /// The highest coordinator epoch that a journal knows of; 0 if there is none.
 pub(crate) fn epoch_seen(path: &Path) -> io::Result<i64> {
     match File::open(path) {
-        Ok(file) => Ok(recall(io::BufReader::new(file), "")?.epoch),
+        Ok(file) => Ok(recall(io::BufReader::new(file), None)?.0.epoch),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(error) => Err(error),
     }
@@ -159,17 +175,23 @@ fn push_leader(lines: &mut String, key: AttemptKey, leader: Leader) {
 }
 
 /// Reads the journal and replaces it by one that holds only what still matters.
-fn rewrite(path: &Path, boot_id: &str) -> io::Result<(File, u64, Recalled)> {
-    let recalled = match File::open(path) {
-        Ok(file) => recall(io::BufReader::new(file), boot_id)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Recalled::default(),
+fn rewrite(path: &Path, owner: &Owner) -> io::Result<(File, u64, Recalled)> {
+    let (mut recalled, signed) = match File::open(path) {
+        Ok(file) => recall(io::BufReader::new(file), Some(owner))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (Recalled::default(), true),
         Err(error) => return Err(error),
     };
-    let lines = lines_of(&recalled, boot_id);
+    // An earlier version did not say whose it is, but the processes do.
+    if !signed && remnant::are_marked_elsewhere(&recalled.open, &owner.directory) {
+        recalled.forget_processes();
+    }
+    let lines = lines_of(&recalled, owner);
     let new_path = path.with_extension("journal.new");
     let mut options = OpenOptions::new();
     let mut file = options.append(true).create(true).mode(0o600).open(&new_path)?;
     file.set_len(0)?;
+    // Where files cannot be locked, `runner.lock` cannot either, and the runner would not have come this far.
+    let _ = file.try_lock();
     file.write_all(lines.as_bytes())?;
     cis_fail::point("runner.before_rewrite");
     fs::rename(&new_path, path)?;
@@ -178,9 +200,11 @@ fn rewrite(path: &Path, boot_id: &str) -> io::Result<(File, u64, Recalled)> {
 }
 
 /// The shortest journal that is recalled as this.
-fn lines_of(recalled: &Recalled, boot_id: &str) -> String {
+fn lines_of(recalled: &Recalled, owner: &Owner) -> String {
     let mut lines = String::new();
+    let Owner { boot_id, directory } = owner;
     push_line(&mut lines, format_args!("B {boot_id}"));
+    push_line(&mut lines, format_args!("R {directory}"));
     push_line(&mut lines, format_args!("E {}", recalled.epoch));
     for opened in &recalled.open {
         push_opened(&mut lines, opened);
@@ -194,10 +218,12 @@ fn lines_of(recalled: &Recalled, boot_id: &str) -> String {
     lines
 }
 
-/// Replays the lines. What cannot be read is passed over: a torn last line, or one of a later version.
-fn recall(mut file: impl io::BufRead, boot_id: &str) -> io::Result<Recalled> {
+/// Replays the lines for a runner that would be their `owner`; says, too, whether they name their directory. What cannot be
+/// read is passed over: a torn last line, or one of a later version.
+fn recall(mut file: impl io::BufRead, owner: Option<&Owner>) -> io::Result<(Recalled, bool)> {
     let mut epoch = 0;
     let mut same_boot = false;
+    let mut directory: Option<Directory> = None;
     let mut open: BTreeMap<AttemptKey, Opened> = BTreeMap::new();
     let mut ended = BTreeMap::new();
     let mut line = Vec::new();
@@ -211,7 +237,8 @@ fn recall(mut file: impl io::BufRead, boot_id: &str) -> io::Result<Recalled> {
             continue;
         };
         match kind {
-            "B" => same_boot = rest == boot_id,
+            "B" => same_boot = owner.is_some_and(|owner| rest == owner.boot_id),
+            "R" => directory = rest.parse().ok(),
             "E" => epoch = rest.parse().unwrap_or(epoch).max(epoch),
             "S" => {
                 // What has ended does not start again, whatever a damaged journal says.
@@ -243,13 +270,22 @@ fn recall(mut file: impl io::BufRead, boot_id: &str) -> io::Result<Recalled> {
             _ => {}
         }
     }
-    let mut open: Vec<Opened> = open.into_values().collect();
-    if !same_boot {
-        for opened in &mut open {
+    let elsewhere = |directory: &Directory| owner.is_none_or(|owner| !directory.is_same(&owner.directory));
+    let mut recalled =
+        Recalled { epoch, open: open.into_values().collect(), ended: ended.into_iter().collect() };
+    if !same_boot || directory.as_ref().is_some_and(elsewhere) {
+        recalled.forget_processes();
+    }
+    Ok((recalled, directory.is_some()))
+}
+
+impl Recalled {
+    /// The processes it names are not this runner's to end: they are gone, or another directory's.
+    fn forget_processes(&mut self) {
+        for opened in &mut self.open {
             (opened.session, opened.leader) = (0, None);
         }
     }
-    Ok(Recalled { epoch, open, ended: ended.into_iter().collect() })
 }
 
 fn parse_key<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<AttemptKey> {
@@ -277,6 +313,14 @@ fn parse_leader(text: &str) -> Option<(AttemptKey, Leader)> {
 mod tests {
     use super::*;
     use crate::protocol::{Ended, LogSummary, Outcome};
+
+    fn owner(boot_id: &str, directory: &str) -> Owner {
+        Owner { boot_id: boot_id.to_owned(), directory: directory.parse().unwrap() }
+    }
+
+    fn ours() -> Owner {
+        owner("boot", "1-7 \"/data\"")
+    }
 
     fn key(execution: i64) -> AttemptKey {
         AttemptKey { execution, fence: 5 << 32 }
@@ -315,25 +359,38 @@ mod tests {
     fn remembers_across_reopening_and_forgets_what_was_acknowledged() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("runner.journal");
-        let (mut journal, recalled) = Journal::open(&path, "boot").unwrap();
+        let (mut journal, recalled) = Journal::open(&path, &ours()).unwrap();
         assert_eq!(recalled, Recalled::default());
         fill(&mut journal);
         let started = Opened { leader: Some(Leader { pid: 7, from_tick: 1, to_tick: 2 }), ..opened(1) };
         let expected =
             Recalled { epoch: 4, open: vec![started, opened(4)], ended: vec![(key(2), ended_json(2))] };
         for _ in 0..2 {
-            assert_eq!(Journal::open(&path, "boot").unwrap().1, expected);
+            assert_eq!(Journal::open(&path, &ours()).unwrap().1, expected);
         }
-        let after_reboot = Journal::open(&path, "other").unwrap().1;
+        let after_reboot = Journal::open(&path, &owner("other", "1-7 \"/data\"")).unwrap().1;
         assert!(after_reboot.open.iter().all(|opened| opened.leader.is_none() && opened.session == 0));
         assert_eq!(after_reboot.ended, expected.ended);
+    }
+
+    #[test]
+    fn journal_of_another_directory_names_no_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("runner.journal");
+        let (mut journal, _) = Journal::open(&path, &ours()).unwrap();
+        fill(&mut journal);
+        let moved = Journal::open(&path, &owner("boot", "1-7 \"/moved\"")).unwrap().1;
+        assert!(moved.open[0].leader.is_some(), "it is the same directory");
+        let copied = Journal::open(&path, &owner("boot", "1-8 \"/copy\"")).unwrap().1;
+        assert_eq!(copied.open.len(), 2, "what was open is still to be told of");
+        assert!(copied.open.iter().all(|opened| opened.leader.is_none() && opened.session == 0));
     }
 
     #[test]
     fn what_has_ended_does_not_start_again() {
         let mut lines = format!("B boot\nD {}\n", ended_json(2));
         push_opened(&mut lines, &opened(2));
-        let recalled = recall(lines.as_bytes(), "boot").unwrap();
+        let recalled = recall(lines.as_bytes(), Some(&ours())).unwrap().0;
         assert_eq!((recalled.open, recalled.ended), (vec![], vec![(key(2), ended_json(2))]));
     }
 
@@ -341,11 +398,11 @@ mod tests {
     fn a_torn_last_line_is_passed_over() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("runner.journal");
-        fill(&mut Journal::open(&path, "boot").unwrap().0);
+        fill(&mut Journal::open(&path, &ours()).unwrap().0);
         let whole = fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             fs::write(&path, &whole[..cut]).unwrap();
-            let recalled = Journal::open(&path, "boot").unwrap().1;
+            let recalled = Journal::open(&path, &ours()).unwrap().1;
             assert!(recalled.open.len() + recalled.ended.len() <= 4);
         }
     }
@@ -354,9 +411,11 @@ mod tests {
     #[test]
     fn fuzz_journals() {
         cis_fuzz::fuzz(&cis_fuzz::Corpus::of("journal"), |lines| {
-            let recalled = recall(lines, "boot").unwrap();
-            assert_eq!(recall(&*lines_of(&recalled, "boot").into_bytes(), "boot").unwrap(), recalled);
-            let rebooted = recall(lines, "another boot").unwrap();
+            let (ours, rebooted) = (ours(), owner("another boot", "1-7 \"/data\""));
+            let (recalled, _) = recall(lines, Some(&ours)).unwrap();
+            let again = recall(&*lines_of(&recalled, &ours).into_bytes(), Some(&ours)).unwrap();
+            assert_eq!(again, (recalled.clone(), true));
+            let (rebooted, _) = recall(lines, Some(&rebooted)).unwrap();
             assert!(rebooted.open.iter().all(|opened| opened.leader.is_none() && opened.session == 0));
             !recalled.open.is_empty() && !recalled.ended.is_empty()
         });
@@ -366,7 +425,7 @@ mod tests {
     fn stays_small_while_everything_is_acknowledged() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("runner.journal");
-        let (mut journal, _) = Journal::open(&path, "boot").unwrap();
+        let (mut journal, _) = Journal::open(&path, &ours()).unwrap();
         for execution in 0..40_000 {
             journal.starting(&opened(execution));
             journal.ended(&ended_json(execution));
@@ -383,7 +442,7 @@ mod tests {
     fn what_finds_no_room_is_kept_and_what_is_taken_back_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("runner.journal");
-        let (mut journal, _) = Journal::open(&path, "boot").unwrap();
+        let (mut journal, _) = Journal::open(&path, &ours()).unwrap();
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         let disk = std::mem::replace(&mut journal.file, full);
         journal.starting(&opened(1));
@@ -394,7 +453,7 @@ mod tests {
         journal.take_back(lines);
         journal.file = disk;
         journal.flush().unwrap();
-        let recalled = Journal::open(&path, "boot").unwrap().1;
+        let recalled = Journal::open(&path, &ours()).unwrap().1;
         assert_eq!((recalled.open, recalled.ended), (vec![], vec![(key(1), ended_json(1))]));
     }
 }

@@ -26,6 +26,7 @@
 //! | `stray` | finding what escaped from an attempt |
 //! | [`marked`] | the same as seen from outside, for whoever looks after a directory |
 //! | `remnant` | what an earlier, killed runner left running |
+//! | [`directory`] | which directory something was written in |
 //! | `journal` | what was started and how it ended, across crashes of the runner |
 //! | `door` | the socket |
 //! | `process` | `/proc`, and signals that hit the right process |
@@ -36,6 +37,7 @@ pub mod client;
 mod clock;
 mod clone;
 mod coordinator;
+pub mod directory;
 mod door;
 mod ending;
 mod error;

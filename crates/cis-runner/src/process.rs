@@ -17,6 +17,8 @@ pub(crate) struct Process {
     pub(crate) start_ticks: u64,
     /// Dead, and only waiting to be reaped.
     pub(crate) zombie: bool,
+    /// Held by a SIGSTOP or a debugger.
+    pub(crate) stopped: bool,
 }
 
 /// The unit of start times in `/proc/PID/stat` (`USER_HZ`, 100 on every Linux Rust runs on).
@@ -45,6 +47,7 @@ impl Process {
             session,
             start_ticks: fields.nth(15)?.parse().ok()?,
             zombie: matches!(state, "Z" | "X" | "x"),
+            stopped: matches!(state, "T" | "t"),
         })
     }
 

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::clock::NS_PER_MS;
+use crate::directory::Directory;
 use crate::journal::Opened;
 use crate::process::{self, Process, Variable};
 use crate::protocol::AttemptKey;
@@ -109,6 +110,18 @@ impl Remnants {
             _ => None,
         }
     }
+}
+
+/// Do the processes that a journal names say that they are of another directory than this one?
+pub(crate) fn are_marked_elsewhere(open: &[Opened], directory: &Directory) -> bool {
+    let cookies = Cookies::new(directory.device, directory.inode);
+    let is_elsewhere = |opened: &Opened| {
+        let leader = opened.leader.and_then(|leader| Process::look(leader.pid));
+        leader.filter(|process| is_named(opened, process)).is_some_and(|process| {
+            matches!(process::variable(process.pid, COOKIE), Variable::Is(cookie) if cookies.key(&cookie).is_none())
+        })
+    };
+    open.iter().any(is_elsewhere)
 }
 
 /// Whether the journal names this process: the leader itself, or one of its group in that runner's session.

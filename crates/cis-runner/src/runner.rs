@@ -7,17 +7,18 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io::{self, ErrorKind, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixListener;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fs::inotify;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::attempt::{Attempt, Cause, Husk};
 use crate::clock::{NS_PER_MS, boot_ns, wall_ms};
-use crate::door::Connection;
+use crate::door::{Connection, Listener};
 use crate::journal::{Journal, Opened, Recalled};
 use crate::protocol::{AttemptKey, Ended, FromRunner, LogSummary, Outcome, Start};
 use crate::remnant::Remnants;
@@ -33,6 +34,9 @@ const HOLD_NS: u64 = 20 * NS_PER_MS;
 /// could not be found.
 const ROOM_NS: u64 = 1_000 * NS_PER_MS;
 
+/// Before a runner puts its lock and its socket back: whoever removes a whole directory is through with it by then.
+const MEND_NS: u64 = 300 * NS_PER_MS;
+
 /// Processes started in one turn: a spawn takes the kernel a while, and output and exits of others wait.
 const STARTS_PER_TURN: usize = 8;
 
@@ -45,6 +49,8 @@ pub(crate) enum Kind {
     Stdout = 3,
     Stderr = 4,
     Stdin = 5,
+    /// The data directory itself: something in it was removed or replaced.
+    Directory = 6,
 }
 
 pub(crate) fn token(kind: Kind, number: u64) -> EventData {
@@ -52,7 +58,15 @@ pub(crate) fn token(kind: Kind, number: u64) -> EventData {
 }
 
 fn untoken(data: EventData) -> Option<(Kind, u64)> {
-    let kinds = [Kind::Listener, Kind::Connection, Kind::Leader, Kind::Stdout, Kind::Stderr, Kind::Stdin];
+    let kinds = [
+        Kind::Listener,
+        Kind::Connection,
+        Kind::Leader,
+        Kind::Stdout,
+        Kind::Stderr,
+        Kind::Stdin,
+        Kind::Directory,
+    ];
     let token = data.u64();
     let kind = kinds.into_iter().find(|kind| *kind as u64 == token & 7)?;
     Some((kind, token >> 3))
@@ -89,7 +103,8 @@ pub(crate) struct Queued {
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) epoll: OwnedFd,
-    pub(crate) listener: UnixListener,
+    pub(crate) listener: Listener,
+    pub(crate) watch: Option<OwnedFd>,
     pub(crate) journal: Journal,
     pub(crate) recalled: Recalled,
     pub(crate) strays: Strays,
@@ -105,7 +120,11 @@ pub(crate) struct Parts {
 #[derive(Debug)]
 pub(crate) struct Runner {
     pub(crate) epoll: OwnedFd,
-    pub(crate) listener: UnixListener,
+    pub(crate) listener: Listener,
+    /// What the kernel says of the data directory, where it does.
+    watch: Option<OwnedFd>,
+    /// When to see whether lock and socket are still in their places.
+    pub(crate) mend_ns: Option<u64>,
     pub(crate) connections: Vec<Connection>,
     /// The one connection whose messages count.
     pub(crate) current: Option<u64>,
@@ -154,6 +173,8 @@ impl Runner {
             remnants: Remnants::new(parts.strays.cookies(), open),
             epoll: parts.epoll,
             listener: parts.listener,
+            watch: parts.watch,
+            mend_ns: None,
             connections: Vec::new(),
             current: None,
             epoch,
@@ -189,9 +210,30 @@ impl Runner {
         !self.connections.is_empty()
     }
 
-    /// Swaps the door, for the moment in which an idle runner decides whether to go.
-    pub(crate) fn replace_listener(&mut self, listener: UnixListener) {
+    /// Listens there from now on. Those who wait at the present socket are taken in first: they would be sent away.
+    pub(crate) fn replace_listener(&mut self, listener: Listener) {
+        self.accept();
+        unwatch(&self.epoll, self.listener.fd());
+        let added = epoll::add(&self.epoll, listener.fd(), token(Kind::Listener, 0), EventFlags::IN);
+        if let Err(error) = added {
+            complain("watch the socket", &error.into());
+        }
         self.listener = listener;
+    }
+
+    /// Something in the data directory was removed or replaced. What it was is not asked: whatever removes several
+    /// files, perhaps the whole directory, is let finish first.
+    fn note_removal(&mut self) {
+        if let Some(watch) = &self.watch {
+            let mut buffer = [MaybeUninit::uninit(); 1024];
+            let mut events = inotify::Reader::new(watch, &mut buffer);
+            while events.next().is_ok() {}
+        }
+        self.mend_soon();
+    }
+
+    pub(crate) fn mend_soon(&mut self) {
+        self.mend_ns.get_or_insert(boot_ns() + MEND_NS);
     }
 
     pub(crate) fn handle(&mut self, event: epoll::Event) {
@@ -205,6 +247,7 @@ impl Runner {
             Kind::Stdout => self.read_output(number, 0),
             Kind::Stderr => self.read_output(number, 1),
             Kind::Stdin => self.feed_input(number),
+            Kind::Directory => self.note_removal(),
         }
     }
 

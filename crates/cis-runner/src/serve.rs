@@ -1,22 +1,25 @@
 //! The runner process: its lock, its place, its loop, and when it goes.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventFlags};
+use rustix::fs::inotify::{self, WatchFlags};
 use rustix::io::Errno;
 use rustix::process::DumpableBehavior;
 use rustix::time::Timespec;
 
-use crate::client::DOOR_KEY;
+use crate::client::{DOOR_KEY, is_locked};
 use crate::clock::{NS_PER_MS, boot_ns, pause};
-use crate::door;
+use crate::directory::Directory;
+use crate::door::{self, Listener};
 use crate::error::Error;
-use crate::journal::Journal;
+use crate::journal::{Journal, Owner};
 use crate::runner::{Kind, Parts, Runner, complain, token};
 use crate::spawn::Spawner;
 use crate::stray::{Cookies, Strays};
@@ -40,7 +43,7 @@ const CHORES_NS: u64 = 10_000 * NS_PER_MS;
 
 /// Serves a data directory until nobody needs it: to be called by a process that does nothing else.
 pub fn run(data_dir: &Path) -> Result<(), Error> {
-    let place = Place::take(data_dir)?;
+    let mut place = Place::take(data_dir)?;
     let mut runner = place.runner()?;
     place.serve(&mut runner)
 }
@@ -54,10 +57,10 @@ pub fn forbid_inspection() -> std::io::Result<()> {
 /// The data directory, held.
 #[derive(Debug)]
 struct Place {
-    path: PathBuf,
-    directory: OwnedFd,
-    identity: (u64, u64),
-    _lock: File,
+    directory: Directory,
+    /// To name things in it.
+    handle: OwnedFd,
+    lock: File,
 }
 
 impl Place {
@@ -70,11 +73,10 @@ impl Place {
             .create(data_dir)
             .map_err(|error| Error::io(format!("make `{shown}`"), error))?;
         let opened = |error| Error::io(format!("open `{shown}`"), error);
-        let path = data_dir.canonicalize().map_err(opened)?;
-        let directory = door::open_directory(&path).map_err(opened)?;
-        let meta = path.metadata().map_err(opened)?;
-        let lock = take_lock(&path)?;
-        Ok(Place { path, directory, identity: (meta.dev(), meta.ino()), _lock: lock })
+        let directory = Directory::at(data_dir).map_err(opened)?;
+        let handle = door::open_directory(directory.path()).map_err(opened)?;
+        let lock = take_lock(directory.path())?;
+        Ok(Place { directory, handle, lock })
     }
 
     /// Makes this process a runner.
@@ -88,33 +90,37 @@ impl Place {
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
             .map_err(|error| Error::io("read the boot id", error))?;
         let boot_id = boot_id.trim().to_owned();
-        let journal_path = self.path.join(JOURNAL);
-        let (journal, recalled) = Journal::open(&journal_path, &boot_id)
+        let path = self.directory.path();
+        let journal_path = path.join(JOURNAL);
+        let owner = Owner { boot_id: boot_id.clone(), directory: self.directory.clone() };
+        let (journal, recalled) = Journal::open(&journal_path, &owner)
             .map_err(|error| Error::io(format!("open `{}`", journal_path.display()), error))?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|error| Error::io("make an epoll", error))?;
-        let listener = door::listen(self.directory.as_fd())
-            .map_err(|error| Error::io(format!("listen in `{}`", self.path.display()), error))?;
-        epoll::add(&epoll, &listener, token(Kind::Listener, 0), EventFlags::IN)
+        let listener = Listener::open(self.handle.as_fd())
+            .map_err(|error| Error::io(format!("listen in `{}`", path.display()), error))?;
+        epoll::add(&epoll, listener.fd(), token(Kind::Listener, 0), EventFlags::IN)
             .map_err(|error| Error::io("watch the socket", error))?;
-        let (device, inode) = self.identity;
-        let strays = Strays::new(Cookies::new(device, inode));
+        // Where the kernel has no more of these, the chores find out, only later.
+        let watch = watch_removals(path, &epoll).ok();
+        let strays = Strays::new(Cookies::new(self.directory.device, self.directory.inode));
         let session = rustix::process::getsid(None).map_or(0, |pid| pid.as_raw_nonzero().get());
         Ok(Runner::new(Parts {
             epoll,
             listener,
+            watch,
             journal,
             recalled,
             strays: strays.map_err(|error| Error::io("read `/proc`", error))?,
             spawner: Spawner::new().map_err(|error| Error::io("prepare to start processes", error))?,
-            logs: self.path.join("logs"),
-            door_key: self.path.join(DOOR_KEY),
+            logs: path.join("logs"),
+            door_key: path.join(DOOR_KEY),
             boot_id,
             session,
             instant: std::env::var_os(INSTANT).is_some_and(|value| value == "1"),
         }))
     }
 
-    fn serve(&self, runner: &mut Runner) -> Result<(), Error> {
+    fn serve(&mut self, runner: &mut Runner) -> Result<(), Error> {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; 64];
         let mut idle_since_ns = Some(boot_ns());
         let mut chores_ns = boot_ns() + CHORES_NS;
@@ -123,7 +129,7 @@ impl Place {
             let now_ns = boot_ns();
             let timer = runner.timers.peek().map(|entry| entry.0.0);
             let idle = idle_since_ns.map(|since| since + IDLE_NS);
-            let due = [timer, runner.remnants.due_ns(), runner.held_ns, runner.full_ns, idle]
+            let due = [timer, runner.remnants.due_ns(), runner.held_ns, runner.full_ns, runner.mend_ns, idle]
                 .into_iter()
                 .flatten()
                 .fold(chores_ns, u64::min);
@@ -147,36 +153,58 @@ impl Place {
             if now_ns >= chores_ns {
                 chores_ns = now_ns + CHORES_NS;
                 runner.strays.reap();
+                runner.mend_ns = Some(now_ns);
                 if self.has_vanished() && !runner.has_connections() && runner.attempts.is_empty() {
                     return Ok(());
                 }
             }
+            if runner.mend_ns.is_some_and(|due| due <= now_ns) {
+                runner.mend_ns = None;
+                self.mend(runner);
+            }
+        }
+    }
+
+    /// Puts the lock and the socket back where they were removed from, unless all of the directory is being removed.
+    fn mend(&mut self, runner: &mut Runner) {
+        let path = self.directory.path();
+        if self.has_vanished() || !path.join(JOURNAL).exists() {
+            return;
+        }
+        if !is_file_at(&self.lock, &path.join(LOCK)) {
+            match take_lock_file(path) {
+                Ok(Some(lock)) => self.lock = lock,
+                // Held for a moment by a client that asks.
+                Ok(None) => runner.mend_soon(),
+                Err(error) => complain("lock the directory again", &error),
+            }
+        }
+        if !runner.listener.is_reachable(self.handle.as_fd()) {
+            self.listen_again(runner);
+        }
+    }
+
+    fn listen_again(&self, runner: &mut Runner) {
+        match Listener::open(self.handle.as_fd()) {
+            Ok(listener) => runner.replace_listener(listener),
+            Err(error) => complain("listen again", &error),
         }
     }
 
     /// Closes the door, unless someone is standing in it. True if the runner may go.
     fn leave(&self, runner: &mut Runner) -> bool {
         // Gone already if the directory is.
-        let _ = std::fs::remove_file(door::short_path(self.directory.as_fd(), door::SOCKET));
+        let _ = fs::remove_file(door::short_path(self.handle.as_fd(), door::SOCKET));
         runner.accept();
         if !runner.has_connections() {
             return true;
         }
-        match door::listen(self.directory.as_fd()) {
-            Ok(listener) => {
-                let added = epoll::add(&runner.epoll, &listener, token(Kind::Listener, 0), EventFlags::IN);
-                if let Err(error) = added {
-                    complain("watch the socket", &error.into());
-                }
-                runner.replace_listener(listener);
-            }
-            Err(error) => complain("listen again", &error),
-        }
+        self.listen_again(runner);
         false
     }
 
     fn has_vanished(&self) -> bool {
-        self.path.metadata().map_or(true, |meta| (meta.dev(), meta.ino()) != self.identity)
+        Directory::at(self.directory.path()).map_or(true, |now| !now.is_same(&self.directory))
     }
 }
 
@@ -184,18 +212,45 @@ impl Place {
 fn take_lock(directory: &Path) -> Result<File, Error> {
     const TRIES: u32 = 50;
     const BETWEEN: Duration = Duration::from_millis(2);
-    let path = directory.join(LOCK);
-    let opened = |error| Error::io(format!("lock `{}`", path.display()), error);
-    let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
-    let lock = lock.map_err(opened)?;
+    let failed = |error| Error::io(format!("lock `{}`", directory.join(LOCK).display()), error);
     for _ in 0..TRIES {
-        match lock.try_lock() {
-            Ok(()) => return Ok(lock),
-            Err(TryLockError::WouldBlock) => pause(BETWEEN),
-            Err(TryLockError::Error(error)) => return Err(opened(error)),
+        // The journal says so, too, if there is a runner: its lock file may have been removed.
+        match take_lock_file(directory).map_err(failed)? {
+            Some(lock) if !is_locked(&directory.join(JOURNAL)).map_err(failed)? => return Ok(lock),
+            _ => pause(BETWEEN),
         }
     }
     Err(Error::AlreadyRunning(directory.to_owned()))
+}
+
+/// The lock file, with this process' number in it, unless another process holds it.
+fn take_lock_file(directory: &Path) -> io::Result<Option<File>> {
+    let path = directory.join(LOCK);
+    let mut options = OpenOptions::new();
+    let mut lock = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    // For people whose runner does not answer; on a full disk they have to look for it themselves.
+    let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+    Ok(is_file_at(&lock, &path).then_some(lock))
+}
+
+/// Is this open file the one at that path?
+fn is_file_at(file: &File, path: &Path) -> bool {
+    let number = |meta: fs::Metadata| (meta.dev(), meta.ino());
+    matches!((file.metadata().map(number), fs::metadata(path).map(number)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Has the kernel say when something is removed from the directory, or replaced.
+fn watch_removals(directory: &Path, epoll: &OwnedFd) -> io::Result<OwnedFd> {
+    let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+    let removals = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::MOVED_TO;
+    inotify::add_watch(&watch, directory, removals)?;
+    epoll::add(epoll, &watch, token(Kind::Directory, 0), EventFlags::IN)?;
+    Ok(watch)
 }
 
 /// Rounded up: waking a moment early would only mean waiting again.

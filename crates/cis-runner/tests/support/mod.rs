@@ -298,6 +298,17 @@ impl Coordinator {
     }
 }
 
+/// Looks again and again: files do not announce themselves.
+pub fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
+    for _ in 0..30_000 {
+        if is() {
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    panic!("{what} never came");
+}
+
 /// Kills a process and waits until it is gone.
 pub fn kill_and_wait(pid: u32) {
     let fd = pidfd_open(Pid::from_raw(pid as i32).unwrap(), PidfdFlags::empty()).unwrap();
