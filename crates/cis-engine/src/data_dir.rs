@@ -21,9 +21,14 @@ pub struct DataDir {
 
 /// The right to be the coordinator of a data directory, for as long as it lives. Handed to another process as
 /// its standard input, it is never free in between.
+///
+/// Two things are locked: a file, which can be handed on and which earlier versions know, and the directory itself, which
+/// nobody deletes by mistake. Both are needed, in this order.
 #[derive(Debug)]
 pub struct CoordinatorLock {
     file: File,
+    /// Absent where directories cannot be locked (some network file systems).
+    _directory: Option<File>,
 }
 
 impl From<CoordinatorLock> for Stdio {
@@ -206,14 +211,28 @@ impl DataDir {
     pub fn try_lock(&self) -> io::Result<Option<CoordinatorLock>> {
         let file =
             OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.lock())?;
-        lock(file)
+        if lock(&file)? { self.lock_directory(file) } else { Ok(None) }
+    }
+
+    /// Completes the lock whose file is had already.
+    fn lock_directory(&self, file: File) -> io::Result<Option<CoordinatorLock>> {
+        let directory = File::open(&self.root)?;
+        match lock(&directory) {
+            Ok(true) => Ok(Some(CoordinatorLock { file, _directory: Some(directory) })),
+            // Its holder locked a file that is no longer there.
+            Ok(false) => Ok(None),
+            Err(_) => Ok(Some(CoordinatorLock { file, _directory: None })),
+        }
     }
 
     /// The lock, if it was handed to this process as its standard input.
     pub fn inherited_lock(&self) -> io::Result<Option<CoordinatorLock>> {
         let file = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let (given, ours) = (file.metadata()?, fs::metadata(self.lock())?);
-        if (given.dev(), given.ino()) == (ours.dev(), ours.ino()) { lock(file) } else { Ok(None) }
+        if (given.dev(), given.ino()) != (ours.dev(), ours.ino()) || !lock(&file)? {
+            return Ok(None);
+        }
+        self.lock_directory(file)
     }
 
     fn lock(&self) -> PathBuf {
@@ -252,10 +271,11 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-fn lock(file: File) -> io::Result<Option<CoordinatorLock>> {
+/// Locks an open file or directory for as long as it is open; false if another process has.
+fn lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
-        Ok(()) => Ok(Some(CoordinatorLock { file })),
-        Err(TryLockError::WouldBlock) => Ok(None),
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(e)) => Err(e),
     }
 }
