@@ -123,6 +123,9 @@ pub struct About {
     /// It has no room for anything new.
     #[serde(default)]
     pub full: bool,
+    /// Why its runner starts nothing at present, and what to do about it.
+    #[serde(default)]
+    pub runner: Option<Refusal>,
 }
 
 /// A definition that is shared inside a process and travels in its stored form between processes.

@@ -30,6 +30,7 @@
 //! | [`recovery`], `inspection` | what a coordinator found when it began; looking the database over after a kill |
 //! | [`doctor`] | is everything of a data directory in order? |
 //! | [`backup`], [`restore`] | a data directory in one file, and back |
+//! | [`origin`] | where a data directory comes from: is it a copy? |
 //! | [`prune`], [`retention`] | making room: what is over goes, when somebody says so or by itself |
 //! | [`context`] | the environment and directory a run starts its tasks in |
 //! | [`skill`] | finding, describing and pinning skills |
@@ -54,6 +55,7 @@ mod inspection;
 pub mod logs;
 pub mod machine;
 pub mod node;
+pub mod origin;
 pub mod prune;
 mod quiet;
 pub mod recovery;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use cis_core::source::{BootTime, Clock, Millis, Random, Timestamp};
-use cis_runner::client;
+use cis_runner::client::{self, RunnerProcess};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
@@ -15,7 +15,7 @@ use crate::quiet::Quiet;
 use crate::system::{self, System};
 
 /// The machine a coordinator runs on.
-pub trait Machine: Clock + Random {
+pub trait Machine: Clock + Random + 'static {
     /// A connection to the runner.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send;
 
@@ -31,6 +31,11 @@ pub trait Machine: Clock + Random {
         data_dir: &Path,
         exe: &Path,
     ) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// The process of the runner of `data_dir`, as far as it can be told without asking it.
+    fn find_runner(&self, _data_dir: &Path) -> Option<RunnerProcess> {
+        None
+    }
 }
 
 /// The machine this process runs on.
@@ -78,6 +83,10 @@ impl Machine for Real {
         let early = self.early.lock().unwrap_or_else(PoisonError::into_inner).take();
         let connecting = early.unwrap_or_else(|| connecting(data_dir, exe));
         Quiet::new(connecting.await.map_err(io::Error::other)??)
+    }
+
+    fn find_runner(&self, data_dir: &Path) -> Option<RunnerProcess> {
+        client::find_runner(data_dir)
     }
 }
 

@@ -39,10 +39,19 @@ pub(crate) fn never_started(claim: &Claimed, why: String, now: Timestamp) -> Rep
     unstarted(claim.execution, claim.fence, broken(why), now)
 }
 
-/// An attempt that was running when the machine went down.
-pub(crate) fn interrupted(execution: ExecutionId, fence: Fence, now: Timestamp) -> Report {
-    let why = Some("the machine restarted under it".to_owned());
-    unstarted(execution, fence, Ending::Failed { failure: Failure::Interrupted, why }, now)
+/// An attempt whose processes are gone, or another directory's.
+pub(crate) fn interrupted(execution: ExecutionId, fence: Fence, why: String, now: Timestamp) -> Report {
+    unstarted(execution, fence, interruption(why), now)
+}
+
+/// That it was cut short, and by what.
+pub(crate) fn interruption(why: String) -> Ending {
+    Ending::Failed { failure: Failure::Interrupted, why: Some(why) }
+}
+
+/// An attempt that was to be stopped before anything of it was started.
+pub(crate) fn stopped(execution: ExecutionId, fence: Fence, now: Timestamp) -> Report {
+    unstarted(execution, fence, Ending::Stopped, now)
 }
 
 fn unstarted(execution: ExecutionId, fence: Fence, ending: Ending, now: Timestamp) -> Report {

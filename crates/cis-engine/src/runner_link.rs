@@ -1,14 +1,18 @@
-//! The connection to the runner: made when there is something to run, made again when it breaks.
+//! The connection to the runner: made when there is something to run, made again when it breaks. Nothing here waits for
+//! a runner that does not read: what it does not take is sent when it does.
 
+use std::future::poll_fn;
 use std::io;
 use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Epoch;
 use cis_runner::client;
 use cis_runner::frame::{self, Decoder};
 use cis_runner::protocol::{FromRunner, Known, OLDEST, PROTOCOL, ToRunner, can_talk};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::machine::Machine;
 
@@ -24,6 +28,8 @@ pub(crate) struct RunnerLink<T> {
     stream: T,
     decoder: Decoder,
     outgoing: Vec<u8>,
+    /// How much of it is sent.
+    sent: usize,
     buffer: Box<[u8]>,
     /// What the runner knew of when we came.
     pub(crate) known: Vec<Known>,
@@ -40,21 +46,27 @@ pub(crate) struct RunnerAddress {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> RunnerLink<T> {
-    /// Connects, starting the runner if there is none.
+    /// Connects, starting the runner if there is none. For one that is there and does not answer, it waits: for how long
+    /// that is good, the caller says.
     pub(crate) async fn connect(
         machine: &impl Machine<Stream = T>,
         address: &RunnerAddress,
     ) -> Result<Self, Refusal> {
-        let mut last = None;
-        for _ in 0..HANDSHAKES_MAX {
+        let mut failures = 0;
+        loop {
             match Self::handshake(machine, address).await {
                 Ok(link) => return link,
-                Err(e) => last = Some(e),
+                // It holds its lock, and does not listen yet or again.
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => {}
+                Err(_) if failures + 1 < HANDSHAKES_MAX => failures += 1,
+                Err(e) => {
+                    let why = format!("cannot reach the runner: {e}");
+                    let log = address.data_dir.join("runner.log");
+                    return Err(Refusal::new(ErrorCode::Unavailable, why)
+                        .hint(format!("`{}` may say why", log.display())));
+                }
             }
         }
-        let why = last.map_or_else(String::new, |e| format!(": {e}"));
-        Err(Refusal::new(ErrorCode::Unavailable, format!("cannot reach the runner{why}"))
-            .hint(format!("`{}` may say why", address.data_dir.join("runner.log").display())))
     }
 
     /// An outer error is worth another try; an inner one is an answer.
@@ -66,6 +78,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> RunnerLink<T> {
             stream: machine.reach_runner(&address.data_dir, &address.exe).await?,
             decoder: Decoder::new(),
             outgoing: Vec::new(),
+            sent: 0,
             buffer: vec![0; READ_BYTES].into(),
             known: Vec::new(),
         };
@@ -94,7 +107,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> RunnerLink<T> {
             if let Some(message) = self.pull()? {
                 return Ok(message);
             }
-            let n = self.stream.read(&mut self.buffer).await?;
+            let n = poll_fn(|cx| self.poll_exchange(cx)).await?;
             if n == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -115,16 +128,42 @@ impl<T: AsyncRead + AsyncWrite + Unpin> RunnerLink<T> {
         }
     }
 
-    /// Sends what is queued.
+    /// Sends what is queued, as far as the runner takes it now; the rest leaves while [`RunnerLink::next`] waits.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         if self.outgoing.is_empty() {
             return Ok(());
         }
         cis_fail::point("coordinator.before_send");
-        let sent = self.stream.write_all(&self.outgoing).await;
+        let sent = poll_fn(|cx| match self.poll_send(cx) {
+            Poll::Pending => Poll::Ready(Ok(())),
+            sent => sent,
+        })
+        .await;
         cis_fail::point("coordinator.after_send");
-        self.outgoing.clear();
         sent
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.outgoing.len() {
+            let unsent = &self.outgoing[self.sent..];
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, unsent))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                n => self.sent += n,
+            }
+        }
+        self.outgoing.clear();
+        self.sent = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads into the buffer; meanwhile sends what is left to send.
+    fn poll_exchange(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Err(e)) = self.poll_send(cx) {
+            return Poll::Ready(Err(e));
+        }
+        let mut buffer = ReadBuf::new(&mut self.buffer);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
     }
 }
 

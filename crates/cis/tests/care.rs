@@ -94,7 +94,8 @@ fn what_is_out_of_order_is_found_and_repaired_and_said() {
     let (context, output) = (node.data.join("contexts/1.json"), node.data.join("outputs/1.77"));
     fs::write(&context, "{}").unwrap();
     fs::write(&output, "").unwrap();
-    fs::create_dir(node.data.join("restoring")).unwrap();
+    let restoring = node.data.join("restoring");
+    fs::create_dir(&restoring).unwrap();
     for open in ["dag.db", "door.key", "contexts/1.json"] {
         fs::set_permissions(node.data.join(open), fs::Permissions::from_mode(0o644)).unwrap();
     }
@@ -113,15 +114,15 @@ fn what_is_out_of_order_is_found_and_repaired_and_said() {
         .code(1)
         .tells("is now for its owner only (it was 644)")
         .tells("hint: stop whoever coordinates, and `cis doctor --repair` again");
-    assert!(output.exists() && !support::process::is_gone(stray.0.id()));
-    assert!(!context.exists(), "that one goes with every start");
+    assert!(restoring.exists() && !support::process::is_gone(stray.0.id()));
+    assert!(!context.exists() && !output.exists(), "these go with every start");
     stop(up).code(0);
 
     node.cis(["doctor", "--repair"])
         .code(0)
-        .tells(&format!("removed `{}`", output.display()))
+        .tells(&format!("removed `{}`", restoring.display()))
         .tells(&format!("killed process {} (sleep 1000)", stray.0.id()));
-    assert!(!output.exists() && wait_gone(stray.0.id()));
+    assert!(!restoring.exists() && wait_gone(stray.0.id()));
     let told = node.json(["doctor"]);
     assert_eq!(told["sound"], true, "{told}");
     assert_eq!(node.survivors().len(), 1, "what was left behind on purpose lives");

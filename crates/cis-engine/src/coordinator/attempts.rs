@@ -1,26 +1,25 @@
-//! Attempts on their way to the runner and back, and the connection they travel on.
+//! Attempts on their way to the runner and back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunKey;
 use cis_core::run::StopReason;
 use cis_core::source::Timestamp;
-use cis_runner::protocol::{AttemptKey, Ended, FromRunner, Known, KnownState, Outcome, ToRunner};
+use cis_runner::protocol::{AttemptKey, Ended, FromRunner, Outcome, ToRunner};
 use cis_store::port::{Claimed, RunInfo, Started, Store};
 
 use super::{Coordinator, SELF, key_of};
 use crate::context::Context;
+use crate::data_dir::names;
 use crate::machine::Machine;
-use crate::report;
-use crate::runner_link::{RunnerAddress, RunnerLink};
-
-/// How many runners in a row may die at once before it is pointless to start another.
-const RECONNECTS_MAX: u32 = 10;
+use crate::{origin, report};
 
 impl<S: Store, M: Machine> Coordinator<S, M> {
     pub(super) async fn hear(&mut self, message: FromRunner) -> Result<(), Refusal> {
+        self.end_silence();
         match message {
             FromRunner::Ended(ended) => self.attempt_ended(*ended).await?,
             FromRunner::Started { key, at_ms, .. } => {
@@ -39,39 +38,66 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
     }
 
     pub(super) async fn attempt_ended(&mut self, ended: Ended) -> Result<(), Refusal> {
-        let claim = self.flying.remove(&ended.key);
+        let (key, interrupted) = (ended.key, ended.outcome == Outcome::Interrupted);
+        let claim = self.flying.remove(&key);
+        self.stopping.remove(&key);
         if let (Outcome::OwnerGone, Some(claim)) = (&ended.outcome, &claim) {
             self.stop_run(claim.run.key, StopReason::OwnerGone).await?;
         }
         // Only a retry looks at it, and most attempts succeed.
         let random = if ended.outcome == (Outcome::Exited { code: 0 }) { 0 } else { self.machine.bits() };
-        self.reports.push(report::report(ended, claim.as_deref(), random));
+        let mut report = report::report(ended, claim.as_deref(), random);
+        if interrupted {
+            self.forget_output(key);
+            if let Some(original) = self.elsewhere.remove(&key) {
+                report.ending = report::interruption(origin::runs_elsewhere(&original));
+            }
+        }
+        self.reports.push(report);
         Ok(())
     }
 
+    /// Removes what attempts that are over may have written as their outputs: a kill leaves it, and nobody reads it again.
+    pub(super) fn forget_outputs(&self, live: &BTreeSet<AttemptKey>) {
+        let data_dir = &self.options.data_dir;
+        let kept: HashSet<PathBuf> =
+            live.iter().map(|key| data_dir.output(key.execution, key.fence)).collect();
+        for path in names(&data_dir.outputs()).into_iter().map(|name| data_dir.outputs().join(name)) {
+            if !kept.contains(&path) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Removes what an attempt that was cut short may have written as its outputs: nobody reads it any more.
+    pub(super) fn forget_output(&self, key: AttemptKey) {
+        let _ = std::fs::remove_file(self.options.data_dir.output(key.execution, key.fence));
+    }
+
     /// Hands a claimed task to the runner; what cannot be started is reported as such.
-    pub(super) async fn launch(&mut self, claim: Arc<Claimed>) -> Result<(), Refusal> {
+    pub(super) fn launch(&mut self, claim: Arc<Claimed>) {
+        if self.link.is_none() {
+            // Connecting hands over whatever the runner does not know of, this one included.
+            let key = key_of(&claim);
+            self.flying.insert(key, claim);
+            self.unsent.insert(key);
+            return self.connect();
+        }
         let run = claim.run.key;
         let context = match self.context(&claim.run) {
             Ok(context) => context,
             Err(why) => {
-                self.reports.push(report::never_started(&claim, why, self.machine.now()));
-                return Ok(());
+                return self.reports.push(report::never_started(&claim, why, self.machine.now()));
             }
         };
         let tied = self.owners.get(&run) == Some(&SELF);
         match self.dispatch.start(&claim, &context, tied) {
             Ok(start) => {
                 self.flying.insert(start.key, claim);
-                if self.link.is_none() {
-                    // Connecting sends whatever the runner does not know of, this one included.
-                    return self.reconnect().await;
-                }
                 self.send_start(run, &context, start);
             }
             Err(why) => self.reports.push(report::never_started(&claim, why, self.machine.now())),
         }
-        Ok(())
     }
 
     pub(super) fn send_start(&mut self, run: RunKey, context: &Context, start: cis_runner::protocol::Start) {
@@ -84,7 +110,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         link.queue(&ToRunner::Start(Box::new(start)));
     }
 
-    fn context(&mut self, run: &RunInfo) -> Result<Arc<Context>, String> {
+    pub(super) fn context(&mut self, run: &RunInfo) -> Result<Arc<Context>, String> {
         if let Some(context) = self.contexts.get(&run.key) {
             return Ok(context.clone());
         }
@@ -111,9 +137,20 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         })
     }
 
+    /// Has an attempt ended. What no runner has heard of is over at once; of the rest the runner is told, and told again if
+    /// the connection is lost.
     pub(super) fn stop_attempt(&mut self, key: AttemptKey, kill: bool) {
-        if let Some(link) = self.link.as_mut().filter(|_| self.flying.contains_key(&key)) {
-            link.queue(&ToRunner::Stop { key, kill });
+        if self.unsent.remove(&key) {
+            if let Some(claim) = self.flying.remove(&key) {
+                let now = self.machine.now();
+                self.reports.push(report::stopped(claim.execution, claim.fence, now));
+            }
+        } else if self.flying.contains_key(&key) {
+            let wanted = self.stopping.entry(key).or_insert(kill);
+            *wanted |= kill;
+            if let Some(link) = &mut self.link {
+                link.queue(&ToRunner::Stop { key, kill });
+            }
         }
     }
 
@@ -122,70 +159,6 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             Some(link) => link.flush().await.is_err(),
             None => false,
         };
-        if broken { self.reconnect().await } else { Ok(()) }
-    }
-
-    /// Connects to the runner; answers what it knows of. What it has and we do not want is ended.
-    pub(super) async fn connect(&mut self) -> Result<BTreeMap<AttemptKey, Known>, Refusal> {
-        self.link = None;
-        self.sent.clear();
-        let address = RunnerAddress {
-            data_dir: self.options.data_dir.root().to_owned(),
-            exe: self.options.exe.clone(),
-            epoch: self.epoch,
-            slots: self.options.slots,
-        };
-        let mut link = RunnerLink::connect(&self.machine, &address).await?;
-        let known: BTreeMap<AttemptKey, Known> =
-            std::mem::take(&mut link.known).into_iter().map(|known| (known.key, known)).collect();
-        for (key, known) in &known {
-            if !self.flying.contains_key(key) && known.state != KnownState::Ended {
-                link.queue(&ToRunner::Stop { key: *key, kill: true });
-            }
-        }
-        self.link = Some(link);
-        Ok(known)
-    }
-
-    /// After a lost connection (or before the first): connects and hands over again what the runner has not
-    /// heard of. It starts nothing twice.
-    pub(super) async fn reconnect(&mut self) -> Result<(), Refusal> {
-        let mut last = None;
-        for _ in 0..RECONNECTS_MAX {
-            self.hand_over().await?;
-            let Some(link) = &mut self.link else { return Ok(()) };
-            match link.flush().await {
-                Ok(()) => return Ok(()),
-                // It died as soon as it had said Welcome: the next one will be told.
-                Err(e) => last = Some(e),
-            }
-        }
-        let why = last.map_or_else(String::new, |e| format!(": {e}"));
-        Err(Refusal::new(ErrorCode::Unavailable, format!("the runner closes its connection at once{why}")))
-    }
-
-    /// Connects, and queues what the runner has not heard of.
-    async fn hand_over(&mut self) -> Result<(), Refusal> {
-        let known = self.connect().await?;
-        let unknown: Vec<Arc<Claimed>> = self
-            .flying
-            .iter()
-            .filter(|(key, _)| !known.contains_key(*key))
-            .map(|(_, claim)| claim.clone())
-            .collect();
-        for claim in unknown {
-            let run = claim.run.key;
-            let tied = self.owners.get(&run) == Some(&SELF);
-            let started = self.context(&claim.run).and_then(|context| {
-                let start = self.dispatch.start(&claim, &context, tied)?;
-                self.send_start(run, &context, start);
-                Ok(())
-            });
-            if let Err(why) = started {
-                self.flying.remove(&key_of(&claim));
-                self.reports.push(report::never_started(&claim, why, self.machine.now()));
-            }
-        }
-        Ok(())
+        if broken { self.lose_link() } else { Ok(()) }
     }
 }

@@ -122,6 +122,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 Ok(Reply::Revoked(revoked))
             }
             Command::Hello => {
+                self.look_at_runner();
                 // As things stand after everything that was told before.
                 if self.poke {
                     self.advance(now).await?;
@@ -136,6 +137,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                     draining: self.draining,
                     recovery: Some(self.recovery.clone()),
                     full: self.full,
+                    runner: self.silence.clone(),
                 }))
             }
         }

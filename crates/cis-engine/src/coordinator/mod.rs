@@ -14,16 +14,18 @@
 //! |---|---|
 //! | [`handle`] | how others reach the loop |
 //! | `attempts` | attempts on their way to the runner and back |
+//! | `reach` | the connection they travel on, and what is done while there is none |
 //! | `commands` | what is asked, and what follows for the runs |
 
 mod attempts;
 mod commands;
 pub mod handle;
+mod reach;
 #[cfg(test)]
 pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cis_core::error::{ErrorCode, Refusal};
@@ -33,7 +35,7 @@ use cis_core::run::StopReason;
 use cis_core::source::{Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_runner::protocol::{AttemptKey, ToRunner};
-use cis_store::port::{Advance, Boot, Claim, Claimed, Ending, Opening, Report, RunRef, Started, Store};
+use cis_store::port::{Advance, Boot, Claim, Claimed, Opening, Report, RunRef, Started, Store};
 use cis_store::sqlite::Durability;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -41,9 +43,10 @@ use crate::context::Context;
 use crate::data_dir::DataDir;
 use crate::dispatch::Dispatch;
 use crate::machine::Machine;
+use crate::origin::Origin;
 use crate::recovery::Recovery;
-use crate::report;
 use crate::runner_link::RunnerLink;
+use reach::{Connecting, LOOK_AT_RUNNER, PATIENCE};
 
 pub use crate::dispatch::Limits;
 pub use handle::{Ask, Changes, Handle, Owner, SELF};
@@ -95,15 +98,28 @@ pub struct Options {
 pub struct Coordinator<S, M: Machine> {
     store: S,
     options: Options,
-    machine: M,
+    machine: Arc<M>,
     epoch: Epoch,
     dispatch: Dispatch,
     asks: mpsc::Receiver<Ask>,
     changes: watch::Sender<Changes>,
     idle: watch::Sender<bool>,
     link: Option<RunnerLink<M::Stream>>,
+    connecting: Option<Connecting<M::Stream>>,
+    /// Connections in a row that broke before anything could be sent on them.
+    reconnects: u32,
+    /// Why the runner does not answer: nothing more is claimed for it until it does.
+    silence: Option<Refusal>,
     /// Attempts handed to the runner and not yet over. In order: what is handed over again goes in the order it came.
     flying: BTreeMap<AttemptKey, Arc<Claimed>>,
+    /// Those of them that an earlier coordinator had handed over, until the runner has said what it knows of them.
+    inherited: BTreeSet<AttemptKey>,
+    /// Those of them that run in the directory that this one is a copy of.
+    elsewhere: BTreeMap<AttemptKey, Arc<Path>>,
+    /// Those of them that no runner has been told of.
+    unsent: BTreeSet<AttemptKey>,
+    /// Those of them that are to end; with SIGKILL, if that is said.
+    stopping: BTreeMap<AttemptKey, bool>,
     contexts: HashMap<RunKey, Arc<Context>>,
     /// Contexts the runner has been sent on this connection.
     sent: HashSet<RunKey>,
@@ -129,8 +145,9 @@ pub struct Coordinator<S, M: Machine> {
     full: bool,
     /// When the machine was started, by the clock on the wall: it moves when somebody sets that.
     started_at: Timestamp,
-    /// The boot of the machine, until what it cut short is recorded and it can be noted.
-    new_boot: Option<String>,
+    /// Where the directory comes from, if the last coordinator saw another boot or another directory; until what was cut
+    /// short is recorded, and it can be noted.
+    new_origin: Option<Origin>,
 }
 
 impl<S, M: Machine> std::fmt::Debug for Coordinator<S, M> {
@@ -153,13 +170,20 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             dispatch: Dispatch::new(options.data_dir.clone(), options.limits),
             store,
             options,
-            machine,
+            machine: Arc::new(machine),
             epoch: opening.epoch,
             asks,
             changes,
             idle,
             link: None,
+            connecting: None,
+            reconnects: 0,
+            silence: None,
             flying: BTreeMap::new(),
+            inherited: BTreeSet::new(),
+            elsewhere: BTreeMap::new(),
+            unsent: BTreeSet::new(),
+            stopping: BTreeMap::new(),
             contexts: HashMap::new(),
             sent: HashSet::new(),
             owners: HashMap::new(),
@@ -177,7 +201,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             recovery,
             full: false,
             started_at: Timestamp(0),
-            new_boot: None,
+            new_origin: None,
         };
         this.take_up(opening).await?;
         this.recovery.log();
@@ -207,43 +231,33 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         if !self.orphans.is_empty() {
             self.orphans_due = Some(self.machine.now().after(ORPHAN_GRACE));
         }
-        self.new_boot = self.find_new_boot();
-        if opening.live.is_empty() {
+        let origin = Origin::of(&self.options.data_dir, self.machine.boot_id());
+        if let Some(original) = &origin.copy_of {
+            let original = original.display();
+            tracing::warn!(
+                "this data directory is a copy of `{original}`: what runs there counts as interrupted here"
+            );
+        }
+        self.new_origin = Some(origin).filter(|origin| origin.is_new);
+        let live = opening.live.iter().map(|live| key_of(&live.claim)).collect();
+        self.forget_outputs(&live);
+        if live.is_empty() {
             return Ok(());
         }
-        let cancelling: BTreeSet<AttemptKey> = (opening.live.iter())
-            .filter(|live| live.status == TaskStatus::Cancelling || ownerless.contains(&live.run))
-            .map(|live| key_of(&live.claim))
-            .collect();
         for live in opening.live {
-            self.flying.insert(key_of(&live.claim), live.claim);
-        }
-        let known = self.connect().await?;
-        self.recovery.count_known(known.values().filter(|known| self.flying.contains_key(&known.key)));
-        let now = self.machine.now();
-        let unknown: Vec<AttemptKey> =
-            self.flying.keys().filter(|key| !known.contains_key(*key)).copied().collect();
-        for key in unknown {
-            // Never started: nothing of it can be alive. After a restart of the machine that cannot be told
-            // (the runner's journal is not forced to disk), so it counts as interrupted.
-            let Some(claim) = self.flying.remove(&key) else { continue };
-            if cancelling.contains(&key) {
-                let mut report = report::interrupted(claim.execution, claim.fence, now);
-                report.ending = Ending::Stopped;
-                self.reports.push(report);
-                self.recovery.stopped += 1;
-            } else if self.new_boot.is_none() {
-                self.launch(claim).await?;
-                self.recovery.started += 1;
-            } else {
-                self.recovery.interrupted += 1;
-                self.reports.push(report::interrupted(claim.execution, claim.fence, now));
+            let key = key_of(&live.claim);
+            if live.status == TaskStatus::Cancelling || ownerless.contains(&live.run) {
+                self.stopping.insert(key, false);
             }
+            self.flying.insert(key, live.claim);
         }
-        for key in cancelling {
-            self.stop_attempt(key, false);
+        if let Some(original) = self.new_origin.as_ref().and_then(|origin| origin.copy_of.as_deref()) {
+            let original: Arc<Path> = original.into();
+            self.elsewhere = live.iter().map(|key| (*key, original.clone())).collect();
         }
-        self.flush().await
+        self.inherited = live;
+        self.connect();
+        self.reach(PATIENCE).await
     }
 
     /// Removes the surroundings of runs that are over or never came to be: a coordinator that was killed left them, and
@@ -265,19 +279,12 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             .is_ok_and(|context| context.owner.as_ref().is_some_and(|owner| !owner.lives()))
     }
 
-    /// The present boot of the machine, if the last coordinator saw another one.
-    fn find_new_boot(&self) -> Option<String> {
-        let now = self.machine.boot_id();
-        let seen = std::fs::read_to_string(self.options.data_dir.boot());
-        (!seen.is_ok_and(|before| before == now)).then_some(now)
-    }
-
-    /// Notes a new boot once every attempt it cut short is recorded as such: to a coordinator that came before that, and
-    /// found it noted, they would look as if they had never begun.
-    fn note_boot(&mut self) {
-        if let Some(boot) = self.new_boot.take() {
+    /// Notes a new boot or directory once every attempt that was cut short is recorded as such: to a coordinator that came
+    /// before that, and found it noted, they would look as if they had never begun.
+    fn note_origin(&mut self) {
+        if let Some(origin) = self.new_origin.take_if(|_| self.inherited.is_empty()) {
             // If it cannot be written, the next coordinator will believe in a restart: safe, merely cautious.
-            let _ = std::fs::write(self.options.data_dir.boot(), &boot);
+            let _ = origin.write(&self.options.data_dir);
         }
     }
 
@@ -297,7 +304,9 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
     /// Does everything there is to do now, and there is room for.
     async fn settle(&mut self) -> Result<(), Refusal> {
         self.notice_clock();
+        self.note_silence();
         loop {
+            self.reach_at_once().await?;
             let now = self.machine.now();
             match self.step(now).await {
                 Ok(true) => {}
@@ -373,7 +382,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             .collect();
         let slots = self.options.slots as usize;
         let room = match self.flying.len() {
-            _ if self.leaving.is_some() || self.draining => 0,
+            _ if self.leaving.is_some() || self.draining || self.silence.is_some() => 0,
             // The runner has nothing to do: it gets its first tasks soon, and the rest when it reports on them.
             0 => 2 * slots,
             flying => (slots + CLAIM_AHEAD).saturating_sub(flying),
@@ -389,7 +398,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         let advanced = self.store.advance(Advance { reports, claim: Some(claim), now }).await?;
         self.poke = false;
         self.reports.clear();
-        self.note_boot();
+        self.note_origin();
         self.note_room(!advanced.full);
         if let Some(link) = self.link.as_mut().filter(|_| !keys.is_empty()) {
             cis_fail::point("coordinator.before_ack");
@@ -398,7 +407,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         self.more_work |= advanced.more_work;
         self.due(advanced.next_due);
         for claim in advanced.claimed {
-            self.launch(claim).await?;
+            self.launch(claim);
         }
         for (execution, fence) in advanced.stop {
             self.stop_attempt(AttemptKey { execution: execution.0, fence: fence.0 }, false);
@@ -434,10 +443,18 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             (a, b) => a.or(b),
         };
         let pause = due.map_or(CLOCK_LOOK, |due| due.since(self.machine.now()).min(CLOCK_LOOK));
-        let timer = self.machine.pause(pause);
+        let silence_due = self.silence_due().unwrap_or(CLOCK_LOOK);
+        let look = if self.silence.is_some() { LOOK_AT_RUNNER } else { silence_due };
+        let timer = self.machine.pause(pause.min(look));
         let runner = async {
             match &mut self.link {
                 Some(link) => link.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        let connected = async {
+            match &mut self.connecting {
+                Some(connecting) => connecting.answer().await,
                 None => std::future::pending().await,
             }
         };
@@ -448,14 +465,18 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             lost = self.store.lost() => return Err(lost.into()),
             message = runner => match message {
                 Ok(message) => self.hear(message).await?,
-                Err(_) => self.reconnect().await?,
+                Err(_) => self.lose_link()?,
             },
+            link = connected => {
+                self.connecting = None;
+                self.reattach(link?).await?;
+            }
             ask = self.asks.recv() => match ask {
                 Some(ask) => self.handle(ask).await?,
                 // Every handle is gone: nobody can ask for anything any more.
                 None => self.leaving = Some(oneshot::channel().0),
             },
-            () = timer => {}
+            () = timer => self.watch_runner(),
         }
         Ok(())
     }
@@ -475,7 +496,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             match link.pull() {
                 Ok(Some(message)) => self.hear(message).await?,
                 Ok(None) => break,
-                Err(_) => self.reconnect().await?,
+                Err(_) => self.lose_link()?,
             }
         }
         Ok(())

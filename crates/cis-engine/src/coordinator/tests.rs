@@ -151,7 +151,7 @@ async fn what_a_restart_cut_short_does_not_start_again_though_the_first_coordina
     drop(next);
     let (last, _) = coordinator(&store, dir.path(), "two").await;
     assert_eq!(last.recovery().runs, 0, "it is recorded, and its run is over");
-    assert!(last.new_boot.is_none(), "and the boot is noted");
+    assert!(last.new_origin.is_none(), "and the boot is noted");
 }
 
 /// Found by the simulation: a clock that was set back kept leases alive for as long as it had been set back.

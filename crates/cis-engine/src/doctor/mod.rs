@@ -15,6 +15,7 @@ pub use place::bytes;
 
 use cis_core::error::Refusal;
 use cis_core::id::Epoch;
+use cis_runner::client::{RunnerProcess, find_runner};
 use cis_store::StoreError;
 use cis_store::port::damaged;
 use cis_store::sqlite::Reader;
@@ -127,7 +128,13 @@ pub fn examine(data_dir: &DataDir, repair: bool) -> Result<Vec<Examined>, Refusa
     // Before the database is opened: what SQLite puts beside it is as open to others as it is.
     let permissions = place::permissions(data_dir, repair);
     let about = about(data_dir);
-    let mut examined = vec![coordinator(data_dir, about.as_ref()), permissions, place::disk(data_dir)];
+    let mut examined = vec![
+        coordinator(data_dir, about.as_ref()),
+        runner(data_dir, about.as_ref()),
+        place::origin(data_dir),
+        permissions,
+        place::disk(data_dir),
+    ];
     let reader = data_dir.check_database().and_then(|()| Ok(Reader::open(&data_dir.database())?));
     let database = database(reader.as_ref());
     let sound = database.iter().all(|examined| !examined.state.is_bad());
@@ -191,6 +198,22 @@ fn coordinator(data_dir: &DataDir, about: Option<&About>) -> Examined {
         told += &format!("; {recovery}");
     }
     Examined::sound("coordinator", told)
+}
+
+/// Does the runner go on, if there is one?
+fn runner(data_dir: &DataDir, about: Option<&About>) -> Examined {
+    if let Some(silent) = about.and_then(|about| about.runner.as_ref()) {
+        let hint = silent.hint.clone().unwrap_or_default();
+        return Examined::new("runner", State::Problem, silent.message.clone()).hint(hint);
+    }
+    match find_runner(data_dir.root()) {
+        Some(RunnerProcess { pid, stopped: true }) => {
+            let why = format!("process {pid} is stopped: no task goes on");
+            Examined::new("runner", State::Problem, why).hint(format!("`kill -CONT {pid}` lets it go on"))
+        }
+        Some(RunnerProcess { pid, .. }) => Examined::sound("runner", format!("process {pid}")),
+        None => Examined::sound("runner", "none: one starts when there is something to run"),
+    }
 }
 
 fn nobody(data_dir: &DataDir) -> String {

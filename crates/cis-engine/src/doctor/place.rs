@@ -12,6 +12,7 @@ use cis_store::sqlite::Reader;
 
 use super::{Examined, Hand, State};
 use crate::data_dir::{DataDir, names};
+use crate::origin;
 use crate::prune;
 use crate::system::System;
 
@@ -52,6 +53,14 @@ pub(super) fn permissions(data_dir: &DataDir, repair: bool) -> Examined {
     Examined::repairable("permissions", "for the owner only", found, repaired, hand)
 }
 
+/// Is it a directory in its own right, or a copy of one?
+pub(super) fn origin(data_dir: &DataDir) -> Examined {
+    match origin::copied(data_dir) {
+        Some(copied) => Examined::new("directory", State::Note, copied.to_string()),
+        None => Examined::sound("directory", "no copy of another one"),
+    }
+}
+
 /// How much room there is.
 pub(super) fn disk(data_dir: &DataDir) -> Examined {
     let size = |name: &str| fs::metadata(data_dir.root().join(name)).map_or(0, |file| file.len());
@@ -71,7 +80,7 @@ pub(super) fn disk(data_dir: &DataDir) -> Examined {
 pub(super) fn files(data_dir: &DataDir, reader: &Reader, hand: Hand) -> Result<Examined, Refusal> {
     // First the files, then the store: whatever is over by then, its file is about to go or was forgotten.
     let (contexts, outputs) = (names(&data_dir.contexts()), names(&data_dir.outputs()));
-    let mut stale = Vec::new();
+    let (mut stale, mut left) = (Vec::new(), Vec::new());
     for name in contexts {
         if !needs_context(reader, &name, hand.works)? {
             stale.push(data_dir.contexts().join(name));
@@ -79,13 +88,32 @@ pub(super) fn files(data_dir: &DataDir, reader: &Reader, hand: Hand) -> Result<E
     }
     for name in outputs {
         if !needs_output(reader, &name)? {
-            stale.push(data_dir.outputs().join(name));
+            left.push(data_dir.outputs().join(name));
         }
     }
     stale.extend(of_pruned(data_dir, reader)?);
     stale.extend([data_dir.restoring()]);
     stale.retain(|path| path.symlink_metadata().is_ok());
     let (mut found, mut repaired) = half_pruned(data_dir, reader, hand)?;
+    found.extend(discard(stale, hand, &mut repaired));
+    found.extend(without_context(data_dir, reader)?);
+    // A kill leaves outputs of the attempt it cut short, and the next coordinator removes them: nothing is wrong.
+    let mut known = discard(left, hand, &mut repaired);
+    if !found.is_empty() {
+        found.append(&mut known);
+    }
+    let told = Examined::repairable("files", "nothing is left over", found, repaired, hand);
+    let hint = (!known.is_empty()).then(|| hand.remedy().to_owned());
+    known.extend(unknown_runs(data_dir, reader));
+    if told.state == State::Sound && !known.is_empty() {
+        return Ok(Examined { state: State::Note, hint, ..Examined::of("files", "", known) });
+    }
+    Ok(told)
+}
+
+/// Removes files that nothing needs, if that disturbs no coordinator; answers what is left to say of them.
+fn discard(stale: Vec<PathBuf>, hand: Hand, repaired: &mut Vec<String>) -> Vec<String> {
+    let mut found = Vec::new();
     for path in stale {
         let shown = path.display().to_string();
         match hand.free.then(|| remove(&path)) {
@@ -94,13 +122,7 @@ pub(super) fn files(data_dir: &DataDir, reader: &Reader, hand: Hand) -> Result<E
             None => found.push(format!("`{shown}` is needed by nothing")),
         }
     }
-    found.extend(without_context(data_dir, reader)?);
-    let told = Examined::repairable("files", "nothing is left over", found, repaired, hand);
-    let unknown = unknown_runs(data_dir, reader);
-    if told.state == State::Sound && !unknown.is_empty() {
-        return Ok(Examined { state: State::Note, ..Examined::of("files", "", unknown) });
-    }
-    Ok(told)
+    found
 }
 
 /// What a prune that was killed left. While somebody works, it may be under way.

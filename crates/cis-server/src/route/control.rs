@@ -8,6 +8,7 @@ use axum::response::Response;
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{RunId, Scope};
+use cis_engine::command::About;
 use tokio::time::Instant;
 
 use super::{Asked, runs};
@@ -98,7 +99,7 @@ fn of_the_whole_node(caller: &Caller) -> Result<(), Refusal> {
     }
 }
 
-/// Would work that comes in be done?
+/// Would work that comes in be done? If not, it says why, and what to do about it.
 #[utoipa::path(get, path = "/ready", tag = NODE,
     responses((status = 200, description = "it would", body = Yes<Ready>)))]
 pub(super) async fn ready(Has(state): Has<State>) -> Said {
@@ -107,6 +108,7 @@ pub(super) async fn ready(Has(state): Has<State>) -> Said {
     match about {
         Ok(about) if about.draining => refuse("draining"),
         Ok(about) if about.full => refuse("the disk is full"),
+        Ok(About { runner: Some(silent), .. }) => Ok(expected(silent)),
         Ok(_) if !*state.leaving.borrow() => {
             let told = Ready { status: "ready".to_owned(), node: state.options.node.did.clone() };
             Ok(yes(StatusCode::OK, told))

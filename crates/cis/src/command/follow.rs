@@ -22,6 +22,7 @@ use cis_store::sqlite::reader::{RunLine, TaskLine};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use super::notes::in_words;
 use super::view::View;
 use super::watch::Watch;
 use super::{Failure, Outcome, Setup};
@@ -33,6 +34,9 @@ use crate::term::{Face, Size, clean, text};
 
 /// The view is drawn at least this often, so that elapsed times move.
 const REDRAW: Duration = Duration::from_millis(100);
+
+/// After so many of them in which nothing happened, the coordinator is asked whether the runner answers.
+const QUIET_REDRAWS: u32 = 30;
 
 /// Lines of a failed task's output that are shown at the end.
 const LAST_LINES: usize = 20;
@@ -94,6 +98,13 @@ impl Hand {
         }
     }
 
+    /// Why nothing is started at present, if it is for the runner.
+    fn silence(&mut self) -> Result<Option<String>, Failure> {
+        let Self::Here(session) = self else { return Ok(None) };
+        let silent = session.ask(Command::Hello)?.hello()?.runner;
+        Ok(silent.map(|refusal| format!("waiting: {}", in_words(&refusal))))
+    }
+
     fn stop(&mut self, run: &RunRef, kill: bool) -> Result<(), Failure> {
         match self {
             Self::Here(session) => {
@@ -135,14 +146,24 @@ pub(super) fn follow(
     let mut show = Show::new(setup.json, watch.is_here());
     let Interrupts { wake, woken } = interrupts;
     hand.subscribe(&wake)?;
-    let mut interrupts = 0;
+    let (mut interrupts, mut quiet, mut silent) = (0, 0, false);
     loop {
         show.tell(&mut watch)?;
         if watch.is_over() {
             break;
         }
         match woken.recv_timeout(REDRAW) {
-            Ok(Wake::Changed) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Wake::Changed) => quiet = 0,
+            Err(RecvTimeoutError::Timeout) => {
+                quiet += 1;
+                if quiet % QUIET_REDRAWS == 0 {
+                    let told = hand.silence()?;
+                    if let Some(words) = told.as_ref().filter(|_| !silent) {
+                        show.note(words)?;
+                    }
+                    silent = told.is_some();
+                }
+            }
             Ok(Wake::Lost) => {
                 hand.reopen()?;
                 hand.subscribe(&wake)?;

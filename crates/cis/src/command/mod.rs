@@ -25,6 +25,7 @@ mod inspect;
 mod list;
 mod logs;
 mod node;
+mod notes;
 mod notify;
 mod pause;
 mod prune;

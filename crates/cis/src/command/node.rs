@@ -24,6 +24,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::notes::{tell_copy, tell_silence};
 use super::{Failure, Outcome, Setup, identity, notify};
 use crate::config::{Auth, Metrics};
 
@@ -54,6 +55,7 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     let options = setup.options()?;
     let identity = identity::own(setup, &options.data_dir)?;
     let address = format!("http://{}", reachable(bound));
+    tell_copy(setup);
     let host = Host::open(Options { address: Some(address.clone()), notices, ..options }, context)?;
     let token = runtime.block_on(owner_token(host.node()))?;
     let (leave, leaving) = watch::channel(false);
@@ -67,9 +69,12 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     });
     say!("cis node on http://{bound}");
     warn(setup);
-    let recovery = runtime.block_on(host.node().about())?.recovery;
-    if let Some(recovery) = recovery.filter(Recovery::took_up) {
+    let about = runtime.block_on(host.node().about())?;
+    if let Some(recovery) = about.recovery.filter(Recovery::took_up) {
         tell!("{recovery}");
+    }
+    if let Some(silent) = about.runner {
+        tell_silence(&silent);
     }
     let data_dir = setup.config.data_dir.value.display();
     let (did, owner_token) = (&identity.did, token.display());

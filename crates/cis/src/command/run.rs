@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 
 use super::definition::{self, Loaded};
 use super::follow::{self, Hand, Interrupts};
+use super::notes::tell_copy;
 use super::view::View;
 use super::{Failure, Outcome, Setup, elsewhere, find};
 use crate::cli::RunArgs;
@@ -70,6 +71,7 @@ fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
     }
     // Before anything is published: a task that does not exist must not confirm anything.
     selection(args, &loaded.dag, &loaded.plan, None)?;
+    tell_copy(setup);
     let mut session = Session::open(Options { runs_at_once: true, ..setup.options()? })?;
     warn_durability(&mut session, args)?;
     warn_external(&mut session, &loaded.dag)?;
@@ -124,6 +126,7 @@ fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
     if args.dry_run {
         return dry_run(setup, &ready.dag, &ready.plan, fates);
     }
+    tell_copy(setup);
     let mut session = Session::open(Options { runs_at_once: true, ..setup.options()? })?;
     warn_durability(&mut session, args)?;
     warn_external(&mut session, &ready.dag)?;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::find::{self, Found};
 use super::follow::Interrupts;
+use super::notes::tell_copy;
 use super::watch::{Watch, elapsed};
 use super::{Failure, Outcome, Setup, approve, list};
 use crate::cli::StatusArgs;
@@ -30,6 +31,7 @@ const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
 /// `cis dag status`.
 pub(super) fn status(setup: &Setup, args: &StatusArgs) -> Outcome {
     let found = find::find(setup, &args.id, args.scope.scope.as_deref())?;
+    tell_copy(setup);
     if found.run.as_ref().is_some_and(|run| !run.status.is_terminal()) {
         take_up(setup)?;
     }
