@@ -13,6 +13,7 @@
 //! | [`retry`] | the one decision after an attempt that did not succeed |
 //! | [`readiness`] | when a task's dependencies let it go, and what its end means to others |
 //! | [`policy`] | how a run ends |
+//! | [`review`] | ids that people decide by |
 //! | [`template`] | values into `env`, and `when` expressions |
 //! | [`event`] | what happened, and folding it back into state |
 //! | [`notice`] | what people are told of without asking |
@@ -30,6 +31,7 @@ pub mod notice;
 pub mod policy;
 pub mod readiness;
 pub mod retry;
+pub mod review;
 pub mod run;
 pub mod source;
 pub mod task;

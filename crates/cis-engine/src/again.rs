@@ -6,6 +6,7 @@ use cis_core::access::Caller;
 use cis_core::dag::Dag;
 use cis_core::dag::plan::Plan;
 use cis_core::error::{ErrorCode, Refusal};
+use cis_core::review::check_content_hash;
 use cis_store::port::{Fate, RevisionStatus};
 use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::{DagLine, RevisionLine, RunLine};
@@ -59,6 +60,7 @@ pub fn confirmed<'r>(
     content_hash: Option<&str>,
 ) -> Result<&'r RevisionLine, Refusal> {
     let name = &dag.dag_id;
+    content_hash.map_or(Ok(()), check_content_hash)?;
     let meant = match content_hash {
         Some(hash) => revisions.iter().find(|revision| revision.content_hash == hash),
         None => {
@@ -73,8 +75,11 @@ pub fn confirmed<'r>(
         RevisionStatus::Confirmed => Ok(revision),
         RevisionStatus::Pending => {
             let why = format!("`{name}` is pending: nobody has confirmed it");
-            Err(Refusal::new(ErrorCode::AwaitingConfirmation, why)
-                .hint(format!("`cis dag confirm {name}` confirms and starts it")))
+            let how = match revision.review_id {
+                Some(review) => format!("`cis confirm {review}` confirms and starts it"),
+                None => "`cis pending` shows how to confirm it".to_owned(),
+            };
+            Err(Refusal::new(ErrorCode::AwaitingConfirmation, why).hint(how))
         }
         over => Err(Refusal::new(ErrorCode::InvalidTransition, format!("`{name}` is {}", over.word()))
             .hint("`cis dag publish FILE` asks for it again")),

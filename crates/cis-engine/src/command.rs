@@ -10,7 +10,8 @@ use cis_core::id::{DagId, RunKey, Scope};
 use cis_core::run::RunStatus;
 use cis_core::source::Timestamp;
 use cis_store::port::{
-    Approve, Approved, IdempotencyKey, Once, Prune, Pruned, Published, RunRef, Settled, StartRun,
+    Approve, Approved, Decide, Decided, IdempotencyKey, Once, Prune, Pruned, Published, RunRef, Settled,
+    StartRun,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -33,6 +34,12 @@ pub enum Command {
         content_hash: String,
         confirm: bool,
         by: String,
+    },
+    /// Decides about a revision. What a confirmation starts runs in the node's context, kept on disk; in this one where
+    /// there never was a node.
+    Decide {
+        request: Box<Decide>,
+        context: Box<Context>,
     },
     /// Starts a run in these surroundings.
     Start {
@@ -86,6 +93,7 @@ pub enum Command {
 pub enum Reply {
     Published(Published),
     Settled(Settled),
+    Decided(Box<Once<Decided>>),
     Approved(Box<Once<Approved>>),
     Started(Once<RunRef>),
     Stopping(Once<RunStatus>),
@@ -175,6 +183,7 @@ macro_rules! expect {
 expect! {
     published, Published, Published;
     settled, Settled, Settled;
+    decided, Decided, Box<Once<Decided>>;
     approved, Approved, Box<Once<Approved>>;
     started, Started, Once<RunRef>;
     stopping, Stopping, Once<RunStatus>;

@@ -3,6 +3,7 @@
 use cis_core::dag::Plan;
 use cis_core::error::Refusal;
 use cis_core::id::{DagId, Revision, RunId, Scope};
+use cis_core::review::ReviewId;
 use cis_core::source::Timestamp;
 use cis_core::why::{Facts, Why, why};
 use cis_store::port::RevisionStatus;
@@ -39,6 +40,9 @@ pub struct Awaited {
     pub published_by: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
+    /// What to decide about it by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub review_id: Option<ReviewId>,
 }
 
 /// How many tasks are told at most, by whom they are run, and what time it is.
@@ -86,8 +90,8 @@ pub fn of_dag(reader: &Reader, dag: &DagLine, terms: Terms) -> Result<Explained,
 }
 
 fn awaited(revision: RevisionLine) -> Awaited {
-    let RevisionLine { revision, content_hash, created_by, expires_at, .. } = revision;
-    Awaited { revision, content_hash, published_by: created_by, expires_at }
+    let RevisionLine { revision, content_hash, created_by, expires_at, review_id, .. } = revision;
+    Awaited { revision, content_hash, published_by: created_by, expires_at, review_id }
 }
 
 fn held(reader: &Reader, run: &RunLine, terms: Terms) -> Result<Why, Refusal> {

@@ -35,6 +35,9 @@ impl Message {
         if let Some(task) = &event.task_id {
             variables.push(("CIS_TASK", task.clone()));
         }
+        if let Some(review) = event.data["review_id"].as_str() {
+            variables.push(("CIS_REVIEW", review.to_owned()));
+        }
         Self { id, body: body.to_string(), variables }
     }
 }

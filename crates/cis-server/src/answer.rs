@@ -4,11 +4,12 @@
 use cis_core::access::{Caller, Role};
 use cis_core::did::Did;
 use cis_core::id::{DagId, ExecutionId, Fence, Revision, RunId, Scope, TaskId};
+use cis_core::review::ReviewId;
 use cis_core::run::RunStatus;
 use cis_core::source::Timestamp;
 use cis_core::task::TaskStatus;
 use cis_engine::token::sha256_hex;
-use cis_store::port::{Note, RevisionStatus};
+use cis_store::port::{DecisionLine, Note, RevisionStatus};
 use cis_store::sqlite::reader::{DagLine, PendingLine, RevisionLine, RunLine, TaskLine};
 use cis_store::sqlite::{TokenLine, WaitingLine};
 use serde::Serialize;
@@ -29,6 +30,9 @@ pub(crate) struct Published {
     pub(crate) revision_status: RevisionStatus,
     pub(crate) content_hash: String,
     pub(crate) confirm_url: String,
+    /// What to decide about it by, while it waits for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) review_id: Option<ReviewId>,
     /// How long it still waits for somebody to confirm it, if it does.
     pub(crate) expire_sec: Option<u64>,
     /// Publishing confirmed it, on a node that is set so.
@@ -59,6 +63,13 @@ pub(crate) struct Decided {
     pub(crate) revision: Revision,
     pub(crate) content_hash: String,
     pub(crate) tasks_count: u32,
+    /// Who decided first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decided_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decided_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
     /// What a confirmation started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) run_id: Option<RunId>,
@@ -89,6 +100,12 @@ pub(crate) struct Standing {
     pub(crate) revision_status: Option<RevisionStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) published_by: Option<String>,
+    /// What to decide about the latest revision by, while it waits for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) review_id: Option<ReviewId>,
+    /// Who decided about the latest revision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decision: Option<DecisionLine>,
     #[serde(flatten)]
     #[schema(schema_with = progress_if_any)]
     pub(crate) run: Option<Progress>,
@@ -120,6 +137,9 @@ pub(crate) struct Progress {
     pub(crate) skipped: u32,
     /// Nothing more of it is started for now.
     pub(crate) paused: bool,
+    /// The confirmation that started it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) confirmation: Option<DecisionLine>,
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) completed_at: Option<Timestamp>,
     /// The first 1,000.
@@ -140,6 +160,7 @@ impl Progress {
             cancelled: run.cancelled,
             skipped: run.skipped,
             paused: run.paused,
+            confirmation: run.confirmation.clone(),
             started_at: run.started_at,
             completed_at: run.completed_at,
             tasks,
@@ -188,6 +209,12 @@ pub(crate) struct Shown {
     pub(crate) published_by: String,
     pub(crate) published_at: Timestamp,
     pub(crate) expires_at: Option<Timestamp>,
+    /// What to decide about it by, while it waits for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) review_id: Option<ReviewId>,
+    /// Who decided about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decision: Option<DecisionLine>,
     /// In its JSON form.
     #[schema(value_type = Object)]
     pub(crate) definition: Value,
@@ -263,10 +290,20 @@ pub(crate) struct Approved {
     /// Who decided first.
     pub(crate) decided_by: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decided_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
     /// What the task asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) outputs: Option<Map<String, Value>>,
+}
+
+/// A decision by review id.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum ReviewDecided {
+    Dag(Decided),
+    Task(Approved),
 }
 
 /// What a person said.

@@ -30,9 +30,10 @@ const TAGS: [&str; 6] = [DAGS, RUNS, TASKS, EVENTS, TOKENS, NODE];
 const TOKEN: &str = "token";
 
 /// What an answer names and other calls take: who names it, in which field, who takes it, as which parameter.
-const LEADS: [(&str, &str, &str, &str); 3] = [
+const LEADS: [(&str, &str, &str, &str); 4] = [
     ("/api/v1/dag/publish", "dag_id", "/api/v1/dag/{id}/", "id"),
     ("/api/v1/dag/{id}/confirm", "run_id", "/api/v1/runs/{run}", "run"),
+    ("/api/v1/dag/publish", "review_id", "/api/v1/pending/{review}", "review"),
     ("/api/v1/tokens", "token_id", "/api/v1/tokens/{id}", "id"),
 ];
 

@@ -1,6 +1,7 @@
 //! The store port: a small set of domain operations. Each is atomic, durable when it answers (at the store's
 //! durability), and safe to ask again after a lost answer.
 
+mod decision;
 mod outside;
 mod pruning;
 
@@ -17,6 +18,7 @@ use cis_core::id::{
 };
 use cis_core::notice::Way;
 use cis_core::retry::Failure;
+use cis_core::review::ReviewId;
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
@@ -24,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+pub use decision::DecisionLine;
 pub use outside::{ClaimWork, Conclude, Concluded, Heartbeat, Held, Holding, Note, Progress};
 pub use pruning::{Bare, Prune, Pruned};
 
@@ -263,6 +266,9 @@ pub struct Published {
     /// How long from now it still waits for a decision, if it waits and not for ever.
     #[serde(default)]
     pub waits: Option<Millis>,
+    /// What to decide about it by, while it waits for that.
+    #[serde(default)]
+    pub review_id: Option<ReviewId>,
 }
 
 /// Where a revision stands.
@@ -317,9 +323,14 @@ pub struct Decide {
     pub key: Option<IdempotencyKey>,
     pub scope: Scope,
     pub dag_id: DagId,
-    /// Exactly this content; needed once there is a second revision.
+    /// Exactly this content, by its whole hash; needed once there is a second revision.
     pub content_hash: Option<String>,
+    /// Exactly this request.
+    #[serde(default)]
+    pub review: Option<ReviewId>,
     pub confirm: bool,
+    #[serde(default)]
+    pub note: Option<String>,
     /// Who decides. A publisher decides about its own only if it may.
     pub by: String,
     pub self_confirm: bool,
@@ -341,6 +352,9 @@ pub struct Decided {
     pub revision: Revision,
     pub content_hash: String,
     pub tasks: u32,
+    /// Who decided first, when, and with what note; nothing in an answer that an earlier program kept.
+    #[serde(default)]
+    pub decision: Option<DecisionLine>,
     /// What a confirmation started.
     pub run: Option<RunRef>,
     /// Something must be swept no later than this.
@@ -373,8 +387,10 @@ pub struct Approved {
     pub task_id: TaskId,
     /// Where the decision led.
     pub status: TaskStatus,
-    /// Who decided first, and said what.
+    /// Who decided first, when (unknown in an answer that an earlier program kept), and with what note.
     pub by: String,
+    #[serde(default)]
+    pub at: Option<Timestamp>,
     pub note: Option<String>,
     pub outputs: Option<Map<String, Value>>,
 }

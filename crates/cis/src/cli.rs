@@ -49,7 +49,9 @@ pub enum Command {
     Logs(LogsArgs),
     /// What waits for a person: DAGs to confirm, tasks to approve
     Pending,
-    /// Let a task that waits for a person go on, or confirm a DAG
+    /// Confirm exactly what was looked at: a DAG, which starts, or a task that waits for a person
+    Confirm(ConfirmArgs),
+    /// The same as `cis confirm`, as one says of a task
     Approve(ApproveArgs),
     /// Refuse a task that waits for a person, or a DAG
     Reject(DecisionArgs),
@@ -139,20 +141,8 @@ pub enum DagCommand {
         #[command(flatten)]
         skills: SkillDirs,
     },
-    /// Confirm exactly the content that was published, and start it in the background
-    Confirm {
-        id: String,
-        #[command(flatten)]
-        scope: ScopeArg,
-        /// Confirm only if the content has this hash
-        #[arg(long, value_name = "HASH")]
-        content_hash: Option<String>,
-        /// Refuse it instead
-        #[arg(long)]
-        reject: bool,
-        #[command(flatten)]
-        skills: SkillDirs,
-    },
+    /// Confirm exactly the content that was looked at, and start it in the background
+    Confirm(ConfirmArgs),
     /// List DAGs
     List {
         /// Only those with this status
@@ -282,6 +272,15 @@ pub struct StatusArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct ConfirmArgs {
+    #[command(flatten)]
+    pub approve: ApproveArgs,
+    /// Refuse it instead
+    #[arg(long)]
+    pub reject: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct ApproveArgs {
     #[command(flatten)]
     pub decision: DecisionArgs,
@@ -294,11 +293,14 @@ pub struct ApproveArgs {
 
 #[derive(Debug, Args)]
 pub struct DecisionArgs {
-    /// `ID` (its latest run), `ID#N`, or a run id; without a task, a DAG
-    #[arg(value_name = "RUN")]
-    pub id: String,
+    /// A review id, as `cis pending` shows it; or a DAG; or, with a task, `ID#N` or a run id
+    pub what: String,
+    /// A task of the run
     pub task: Option<String>,
-    /// Say why
+    /// Only a revision of the DAG with exactly this content: all 64 digits of its hash
+    #[arg(long, value_name = "HASH")]
+    pub content_hash: Option<String>,
+    /// Say why: it is kept with the decision
     #[arg(short, long)]
     pub note: Option<String>,
     #[command(flatten)]

@@ -119,10 +119,12 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         Ok(context)
     }
 
-    /// The surroundings of a run: its caller's, or its node's and a directory of its own.
+    /// The surroundings of a run: its caller's, or its node's and a directory of its own. A run that was confirmed on this
+    /// machine has kept its node's as they were then; one that came over the network shares them.
     fn load_context(&self, run: &RunInfo) -> Result<Context, String> {
         let data_dir = &self.options.data_dir;
-        let path = if run.at_node { data_dir.node_context() } else { data_dir.context(run.key.0) };
+        let own = data_dir.context(run.key.0);
+        let path = if run.at_node && !own.exists() { data_dir.node_context() } else { own };
         let context =
             Context::load(&path).map_err(|e| format!("its run's environment cannot be read: {e}"))?;
         if !run.at_node {

@@ -8,7 +8,9 @@ use cis_core::id::{RunId, RunKey};
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use cis_runner::protocol::{AttemptKey, ToRunner};
-use cis_store::port::{Approve, Approved, Once, Prune, Publish, RunRef, Settle, StartRun, StopRun, Store};
+use cis_store::port::{
+    Approve, Approved, Decide, Decided, Once, Prune, Publish, RunRef, Settle, StartRun, StopRun, Store,
+};
 
 use super::handle::{Ask, News, Owner};
 use super::{Coordinator, LOOK_AGAIN};
@@ -68,6 +70,9 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 let settled = self.store.settle(request).await?;
                 self.look();
                 Ok(Reply::Settled(settled))
+            }
+            Command::Decide { request, context } => {
+                self.decide(*request, *context).await.map(|once| Reply::Decided(Box::new(once)))
             }
             Command::Start { request, context } => {
                 self.start_run(*request, *context, owner).await.map(Reply::Started)
@@ -149,19 +154,54 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         context: Context,
         owner: Owner,
     ) -> Result<Once<RunRef>, Refusal> {
-        let (run_id, attached) = (request.run_id, request.attached);
+        let (run_id, attached, at_node) = (request.run_id, request.attached, request.at_node);
+        let context = if at_node { self.node_context(context)? } else { context };
         self.keep(run_id, &context)?;
         let started = self.store.start_run(request).await;
         let run = started.as_ref().ok().and_then(|once| once.answer.as_ref().ok()).cloned();
-        let key = self.take_in(run_id, run, context);
+        let key = self.take_in(run_id, run, (!at_node).then_some(context));
         if let Some(key) = key.filter(|_| attached) {
             self.own(key, owner);
         }
         Ok(started?)
     }
 
-    /// Takes in the run that was asked for as `run_id`. Where another one answers, or none, nothing new runs.
-    fn take_in(&mut self, run_id: RunId, run: Option<RunRef>, context: Context) -> Option<RunKey> {
+    /// Decides about a revision for a caller on this machine, and takes up what that starts.
+    async fn decide(&mut self, request: Decide, context: Context) -> Result<Once<Decided>, Refusal> {
+        let (run_id, confirm) = (request.run_id, request.confirm);
+        if confirm {
+            self.keep(run_id, &self.node_context(context)?)?;
+        }
+        let decided = self.store.decide(request).await;
+        let told = decided.as_ref().ok().and_then(|once| once.answer.as_ref().ok());
+        let run = told.and_then(|told| told.run.clone());
+        self.take_in(run_id, run, None);
+        self.look();
+        Ok(decided?)
+    }
+
+    /// What tasks at the node start with: what the node here has kept on disk, or what `built` says where there never was
+    /// one. Skills are known by their content, so that they may be found where `built` says in either case.
+    fn node_context(&self, built: Context) -> Result<Context, Refusal> {
+        let Context { skill_dirs, owner, .. } = built.clone();
+        match Context::load(&self.options.data_dir.node_context()) {
+            Ok(mut kept) => {
+                let more =
+                    skill_dirs.into_iter().filter(|dir| !kept.skill_dirs.contains(dir)).collect::<Vec<_>>();
+                kept.skill_dirs.extend(more);
+                Ok(Context { owner, ..kept })
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(built),
+            Err(e) => {
+                let why = format!("the node's environment cannot be read: {e}");
+                Err(Refusal::new(ErrorCode::Unavailable, why))
+            }
+        }
+    }
+
+    /// Takes in the run that was asked for as `run_id`. Where another one answers, or none, nothing new runs. Without a
+    /// `context`, the one that was kept is read when its first task starts.
+    fn take_in(&mut self, run_id: RunId, run: Option<RunRef>, context: Option<Context>) -> Option<RunKey> {
         let run = run.filter(|run| run.run_id == run_id && !run.status.is_terminal());
         match &run {
             Some(run) => self.adopt(run, context),
@@ -194,11 +234,13 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
     }
 
     /// Takes up a run that has just been created.
-    fn adopt(&mut self, run: &RunRef, context: Context) {
+    fn adopt(&mut self, run: &RunRef, context: Option<Context>) {
         // Under either name the next coordinator finds it, so the run is not refused for a name.
         let data_dir = &self.options.data_dir;
         let _ = std::fs::rename(data_dir.context_of_new(run.run_id), data_dir.context(run.key.0));
-        self.contexts.insert(run.key, Arc::new(context));
+        if let Some(context) = context {
+            self.contexts.insert(run.key, Arc::new(context));
+        }
         self.begun(run.clone());
         self.look();
     }

@@ -2,7 +2,6 @@
 
 use axum::extract::{Path, State as Has};
 use axum::http::StatusCode;
-use axum::response::Response;
 use cis_core::id::{RunId, TaskId};
 use cis_store::port::{Approve, Approved, Once};
 use cis_store::sqlite::Reader;
@@ -20,11 +19,13 @@ use crate::say::{Said, Yes, not_found, said_no, yes};
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(as = TaskDecision)]
 #[serde(deny_unknown_fields)]
-struct Decision {
+pub(super) struct Decision {
     /// What the task asks for.
     #[serde(default)]
-    input: Map<String, Value>,
-    note: Option<String>,
+    pub(super) input: Map<String, Value>,
+    /// Why; kept with the decision.
+    #[schema(max_length = 4096)]
+    pub(super) note: Option<String>,
 }
 
 /// Let a task go on that waits for a person.
@@ -63,20 +64,21 @@ async fn decide(state: &State, (run, task): (String, String), asked: &Asked, app
         now: state.node.now(),
     };
     let Once { answer, replayed } = state.node.approve(request).await?;
-    Ok(mark_replayed(answer.map_or_else(said_no, |approved| say_approved(&approved)), replayed))
+    let say = |approved: Approved| yes(StatusCode::OK, told(&approved));
+    Ok(mark_replayed(answer.map_or_else(said_no, say), replayed))
 }
 
-fn say_approved(approved: &Approved) -> Response {
-    let Approved { approved, run, task_id, status, by, note, outputs, .. } = approved;
-    let told = answer::Approved {
+pub(super) fn told(approved: &Approved) -> answer::Approved {
+    let Approved { approved, run, task_id, status, by, at, note, outputs, .. } = approved;
+    answer::Approved {
         status: if *approved { Verdict::Approved } else { Verdict::Rejected },
         run_id: run.run_id,
         run: format!("{}#{}", run.dag_id, run.number),
         task_id: task_id.clone(),
         task_status: *status,
         decided_by: by.clone(),
+        decided_at: *at,
         note: note.clone(),
         outputs: outputs.clone(),
-    };
-    yes(StatusCode::OK, told)
+    }
 }

@@ -85,7 +85,9 @@ async fn execute(state: &State, published: &Published, asked: &Asked) -> Result<
         scope: published.scope.clone(),
         dag_id: published.dag_id.clone(),
         content_hash: Some(published.content_hash.clone()),
+        review: published.review_id,
         confirm: true,
+        note: None,
         by: asked.caller.identity.clone(),
         self_confirm: true,
         run_id: state.node.new_run_id(),
@@ -124,8 +126,9 @@ fn wanted(body: &[u8], caller: &Caller, skill_dirs: &[PathBuf]) -> Result<Wanted
 }
 
 fn say_published(published: &Published, decided: Option<&Decided>) -> Response {
-    let Published { dag_id, scope, revision, content_hash, status, created, waits, .. } = published;
-    let waits = waits.filter(|_| decided.is_none());
+    let Published { dag_id, scope, revision, content_hash, status, created, waits, review_id, .. } =
+        published;
+    let (waits, review_id) = (waits.filter(|_| decided.is_none()), review_id.filter(|_| decided.is_none()));
     let run = decided.and_then(|decided| decided.run.as_ref());
     let (novelty, code) = match created {
         true => (Novelty::Created, StatusCode::CREATED),
@@ -139,6 +142,7 @@ fn say_published(published: &Published, decided: Option<&Decided>) -> Response {
         revision_status: decided.map_or(*status, |decided| decided.status),
         content_hash: content_hash.clone(),
         confirm_url: format!("/api/v1/dag/{dag_id}/confirm"),
+        review_id,
         expire_sec: waits.map(|waits| waits.0 / 1_000),
         auto_executed: run.is_some(),
         run_id: run.map(|run| run.run_id),
@@ -172,8 +176,11 @@ fn invalid(problems: &Value) -> Refusal {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Decision {
-    /// Which revision; needed once there are several.
+    /// Which revision, by its whole hash; needed once there are several.
     content_hash: Option<String>,
+    /// Why; kept with the decision.
+    #[schema(max_length = 4096)]
+    note: Option<String>,
 }
 
 /// Confirm a DAG and start it.
@@ -207,7 +214,7 @@ pub(super) async fn reject(
 }
 
 async fn decide(state: &State, id: String, InScope { scope }: InScope, asked: &Asked, confirm: bool) -> Said {
-    let Decision { content_hash } = asked.json()?;
+    let Decision { content_hash, note } = asked.json()?;
     let (key, caller) = (asked.key()?, asked.caller.clone());
     let dag = state.reads.read(move |reader| find(reader, &caller, &id, scope.as_ref())).await?;
     let request = Decide {
@@ -215,7 +222,9 @@ async fn decide(state: &State, id: String, InScope { scope }: InScope, asked: &A
         scope: dag.scope,
         dag_id: dag.dag_id,
         content_hash,
+        review: None,
         confirm,
+        note,
         by: asked.caller.identity.clone(),
         self_confirm: asked.caller.self_confirm,
         run_id: state.node.new_run_id(),
@@ -223,26 +232,29 @@ async fn decide(state: &State, id: String, InScope { scope }: InScope, asked: &A
         now: state.node.now(),
     };
     let Once { answer, replayed } = state.node.decide(request).await?;
-    Ok(mark_replayed(answer.map_or_else(said_no, |decided| say_decided(&decided)), replayed))
+    let say = |decided: Decided| yes(StatusCode::OK, told(&decided));
+    Ok(mark_replayed(answer.map_or_else(said_no, say), replayed))
 }
 
-fn say_decided(decided: &Decided) -> Response {
-    let Decided { status, dag_id, scope, revision, content_hash, tasks, run, .. } = decided;
+pub(super) fn told(decided: &Decided) -> answer::Decided {
+    let Decided { status, dag_id, scope, revision, content_hash, tasks, decision, run, .. } = decided;
     let label = |run: &RunRef| format!("{dag_id}#{}", run.number);
-    let told = answer::Decided {
+    answer::Decided {
         status: *status,
         dag_id: dag_id.clone(),
         scope: scope.clone(),
         revision: *revision,
         content_hash: content_hash.clone(),
         tasks_count: *tasks,
+        decided_by: decision.as_ref().map(|decision| decision.decided_by.clone()),
+        decided_at: decision.as_ref().map(|decision| decision.decided_at),
+        note: decision.as_ref().and_then(|decision| decision.note.clone()),
         run_id: run.as_ref().map(|run| run.run_id),
         run: run.as_ref().map(label),
         number: run.as_ref().map(|run| run.number),
         run_status: run.as_ref().map(|run| run.status),
         message: run.as_ref().map(|run| format!("{} has started, tasks: {tasks}", label(run))),
-    };
-    yes(StatusCode::OK, told)
+    }
 }
 
 /// The DAG of this name that the caller may know of; it says which if there are several.
@@ -308,6 +320,8 @@ pub(super) async fn show(
             published_by: revision.created_by,
             published_at: revision.created_at,
             expires_at: revision.expires_at,
+            review_id: revision.review_id,
+            decision: revision.decision,
             definition,
             revisions,
         })
@@ -441,6 +455,8 @@ fn stands(
         total: dag.tasks,
         revision_status: latest.as_ref().map(|revision| revision.status),
         published_by: latest.as_ref().map(|revision| revision.created_by.clone()),
+        review_id: latest.as_ref().and_then(|revision| revision.review_id),
+        decision: latest.as_ref().and_then(|revision| revision.decision.clone()),
         content_hash: latest.map(|revision| revision.content_hash),
         run: progress,
     }))

@@ -5,6 +5,7 @@
 //! | `control` | pause, drain, ready, metrics |
 //! | `dags` | publish, confirm, reject, show, status |
 //! | `approvals` | what a person says to a task that waits |
+//! | `reviews` | what a person says by review id, of a DAG or a task |
 //! | `runs` | one run, cancel |
 //! | `again` | running again, resume, retry |
 //! | `lists` | DAGs, pending, runs, tasks |
@@ -23,6 +24,7 @@ mod docs;
 mod events;
 mod lists;
 mod logs;
+mod reviews;
 mod runs;
 mod tasks;
 mod tokens;
@@ -98,6 +100,9 @@ calls! {
     get "/api/v1/dag/{id}" dags::show;
     get "/api/v1/dag" lists::dags;
     get "/api/v1/pending" lists::pending;
+    get "/api/v1/pending/{review}" reviews::show;
+    post "/api/v1/pending/{review}/approve" reviews::approve;
+    post "/api/v1/pending/{review}/reject" reviews::reject;
     get "/api/v1/runs" lists::all_runs;
     get "/api/v1/runs/{run}" runs::show;
     get "/api/v1/runs/{run}/tasks" lists::tasks;

@@ -1,16 +1,20 @@
 //! Tasks that wait for a person: asking, what is answered, and what happens if nobody answers in time.
 
 use cis_core::access::Publisher;
-use cis_core::dag::approval::{self, Approval, NOTE_BYTES_MAX, OnTimeout};
+use cis_core::dag::approval::{self, Approval, OnTimeout};
 use cis_core::dag::{Kind, Task};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{ExecutionId, RunKey, Version};
 use cis_core::readiness::Skip;
+use cis_core::review::Opening;
+use cis_core::source::Timestamp;
 use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, Value, json};
 
 use super::claim;
+use super::definitions::check_note;
+use super::reviews;
 use super::runs;
 use super::tasks::{self, TaskRow};
 use super::tx::{Tx, parsed};
@@ -22,7 +26,8 @@ const NO_ANSWER: &str = "nobody answered in time";
 /// A pending task whose dependencies are met waits for a person from now on. That takes no place among the tasks that
 /// may run, and begins its run.
 pub(super) fn ask(tx: &mut Tx<'_>, task: TaskRow) -> Answer<()> {
-    let definition = tx.run(task.run)?.definition().clone();
+    let run = tx.run(task.run)?;
+    let (definition, run_id) = (run.definition().clone(), run.info.run_id);
     let asked = &definition.dag.tasks[task.ix.index()];
     // The `timeout` of other kinds is for their attempts.
     let limit = asked.more().timeout.filter(|_| question(asked).is_some());
@@ -31,17 +36,28 @@ pub(super) fn ask(tx: &mut Tx<'_>, task: TaskRow) -> Answer<()> {
         tx.due(at);
     }
     claim::begin_run(tx, task.run)?;
+    let (execution, opened_at) = (task.execution, tx.now);
+    let opening = Opening::Task { definition: definition.key, run: run_id, execution, opened_at };
+    let review = reviews::open(tx, &opening)?;
     let to = task.status.after(TaskMove::NeedsPerson).map_err(Refusal::from)?;
     let changed = tx
         .conn
         .prepare_cached(
-            "UPDATE task_executions SET status = 'waiting', version = version + 1, asked_at = ?3, answer_deadline = ?4
+            "UPDATE task_executions SET status = 'waiting', version = version + 1, asked_at = ?3, answer_deadline = ?4,
+                    review_id = ?5
              WHERE execution_id = ?1 AND status = 'pending' AND version = ?2 AND deps_left = 0",
         )?
-        .execute(params![task.execution.0, task.version.0, tx.now.0, deadline.map(|t| t.0)])?;
+        .execute(params![
+            task.execution.0,
+            task.version.0,
+            tx.now.0,
+            deadline.map(|t| t.0),
+            review.to_string()
+        ])?;
     tasks::guarded(changed, task)?;
     let version = Version(task.version.0 + 1);
-    tx.event(task.run, Some(task.ix), version, TaskMove::NeedsPerson.word(), to.word(), None)
+    let data = json!({"review_id": review});
+    tx.event(task.run, Some(task.ix), version, TaskMove::NeedsPerson.word(), to.word(), Some(&data))
 }
 
 fn question(task: &Task) -> Option<&Approval> {
@@ -65,7 +81,8 @@ pub(super) fn decide(tx: &mut Tx<'_>, request: &Approve) -> Answer<Approved> {
     }
     check(tx, request, asked, definition.key)?;
     settle(tx, task, asked, request)?;
-    let decision = Decision { approved: request.approve, by: request.by.clone(), note: request.note.clone() };
+    let (approved, by, note) = (request.approve, request.by.clone(), request.note.clone());
+    let decision = Decision { approved, by, at: tx.now, note };
     answer(tx, task, asked, decision, true)
 }
 
@@ -86,6 +103,7 @@ fn find(tx: &mut Tx<'_>, execution: ExecutionId) -> Answer<TaskRow> {
 struct Decision {
     approved: bool,
     by: String,
+    at: Timestamp,
     note: Option<String>,
 }
 
@@ -96,12 +114,12 @@ impl Decision {
 }
 
 fn decided(tx: &Tx<'_>, execution: ExecutionId) -> Answer<Option<Decision>> {
-    let mut statement = tx
-        .conn
-        .prepare_cached("SELECT decision, decided_by, note FROM task_decisions WHERE execution_id = ?1")?;
+    let mut statement = tx.conn.prepare_cached(
+        "SELECT decision, decided_by, note, decided_at FROM task_decisions WHERE execution_id = ?1",
+    )?;
     let row = statement.query_row([execution.0], |row| {
         let approved = row.get_ref(0)?.as_str()? == "approved";
-        Ok(Decision { approved, by: row.get(1)?, note: row.get(2)? })
+        Ok(Decision { approved, by: row.get(1)?, at: Timestamp(row.get(3)?), note: row.get(2)? })
     });
     Ok(row.optional()?)
 }
@@ -149,10 +167,7 @@ fn check(tx: &Tx<'_>, request: &Approve, asked: &Task, definition: i64) -> Answe
             .query_row([definition], |row| Ok(Publisher { identity: row.get(0)?, proven: row.get(1)? }))?;
         publisher.check_decider(&request.by, request.self_confirm)?;
     }
-    if request.note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX) {
-        let why = format!("a note has at most {NOTE_BYTES_MAX} bytes");
-        return Err(Refusal::new(ErrorCode::ValidationFailed, why).into());
-    }
+    check_note(request.note.as_deref())?;
     let nothing = Approval::default();
     let takes = question(asked).filter(|_| request.approve).unwrap_or(&nothing);
     Ok(approval::check_input(&takes.input, &request.input)?)
@@ -234,6 +249,7 @@ fn answer(
         task_id: asked.id.clone(),
         status: TaskStatus::Waiting.after(step).map_err(Refusal::from)?,
         by: decision.by,
+        at: Some(decision.at),
         note: decision.note,
         outputs,
     })

@@ -3,19 +3,22 @@
 use std::sync::Arc;
 
 use cis_core::access::Publisher;
+use cis_core::dag::approval::NOTE_BYTES_MAX;
 use cis_core::dag::plan::Plan;
 use cis_core::dag::stored;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Revision;
+use cis_core::review::{Opening, ReviewId, check_content_hash};
 use cis_core::source::Timestamp;
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, json};
 
+use super::reviews;
 use super::runs;
 use super::tx::{Tx, parsed};
 use crate::port::{
-    Answer, Decide, Decided, Definition, Publish, Published, RevisionStatus, RunRef, Settle, Settled,
-    StartRun,
+    Answer, Decide, Decided, DecisionLine, Definition, Publish, Published, RevisionStatus, RunRef, Settle,
+    Settled, StartRun,
 };
 
 /// See [`crate::Store::publish`].
@@ -36,11 +39,15 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
     tx.room()?;
     let revision = Revision(revisions + 1);
     let expires_at = request.expires_at.map(|at| tx.now.after(at.since(request.now)));
+    let content_hash = request.content_hash.as_str();
+    let opening = Opening::Revision { dag: dag_key, revision, content_hash, opened_at: tx.now };
+    let review = reviews::open(tx, &opening)?;
     tx.conn
         .prepare_cached(
             "INSERT INTO dag_definitions (dag_key, revision, content_hash, tasks_json, tasks_count, target_node,
-                                          status, created_by, publisher_proven, created_at, updated_at, expires_at)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'pending', ?7, ?8, ?9, ?9, ?10)",
+                                          status, created_by, publisher_proven, created_at, updated_at, expires_at,
+                                          review_id)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'pending', ?7, ?8, ?9, ?9, ?10, ?11)",
         )?
         .execute(params![
             dag_key,
@@ -53,18 +60,27 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
             request.by_proven,
             tx.now.0,
             expires_at.map(|t| t.0),
+            review.to_string(),
         ])?;
     let key = tx.conn.last_insert_rowid();
     tx.conn
         .prepare_cached("UPDATE dags SET revisions = ?2, updated_at = ?3 WHERE dag_key = ?1")?
         .execute(params![dag_key, revision.0, tx.now.0])?;
-    tx.definition_event(key, 1, "publish", "pending", &request.by)?;
+    tx.definition_event(key, 1, "publish", "pending", &json!({"by": request.by, "review_id": review}))?;
     if let Some(at) = expires_at {
         tx.due(at);
     }
     let plan = Plan::new(&request.dag);
     tx.remember_definition(Definition { key, revision, dag: Arc::clone(&request.dag), plan });
-    Ok(published(tx, request, true, key, revision, (RevisionStatus::Pending, expires_at)))
+    let stands = Stands { status: RevisionStatus::Pending, expires_at, review: Some(review) };
+    Ok(published(tx, request, true, key, revision, stands))
+}
+
+/// How a revision stands, as far as its publisher is told.
+struct Stands {
+    status: RevisionStatus,
+    expires_at: Option<Timestamp>,
+    review: Option<ReviewId>,
 }
 
 /// What has waited too long is over before the same is asked for again, whether a sweep has come by or not.
@@ -102,13 +118,16 @@ fn same_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<Option<P
     let row = tx
         .conn
         .prepare_cached(
-            "SELECT definition_key, revision, status, expires_at FROM dag_definitions
+            "SELECT definition_key, revision, status, expires_at, review_id FROM dag_definitions
              WHERE dag_key = ?1 AND content_hash = ?2 AND status IN ('pending', 'confirmed')
              ORDER BY revision DESC LIMIT 1",
         )?
         .query_row(params![dag_key, request.content_hash], |row| {
-            let expires_at = row.get::<_, Option<i64>>(3)?.map(Timestamp);
-            let stands = (parsed(row, 2, RevisionStatus::from_word)?, expires_at);
+            let stands = Stands {
+                status: parsed(row, 2, RevisionStatus::from_word)?,
+                expires_at: row.get::<_, Option<i64>>(3)?.map(Timestamp),
+                review: row.get::<_, Option<String>>(4)?.and_then(|text| text.parse().ok()),
+            };
             Ok((row.get(0)?, Revision(row.get(1)?), stands))
         })
         .optional()?;
@@ -153,9 +172,9 @@ fn published(
     created: bool,
     key: i64,
     revision: Revision,
-    (status, expires_at): (RevisionStatus, Option<Timestamp>),
+    Stands { status, expires_at, review }: Stands,
 ) -> Published {
-    let waiting = expires_at.filter(|_| status == RevisionStatus::Pending);
+    let waits = status == RevisionStatus::Pending;
     Published {
         created,
         definition: key,
@@ -164,21 +183,28 @@ fn published(
         revision,
         status,
         content_hash: request.content_hash.clone(),
-        waits: waiting.map(|at| at.since(tx.now)),
+        waits: expires_at.filter(|_| waits).map(|at| at.since(tx.now)),
+        review_id: review.filter(|_| waits),
     }
 }
 
 /// See [`crate::Store::settle`].
 pub(super) fn settle(tx: &mut Tx<'_>, request: &Settle) -> Answer<Settled> {
-    let (status, hash, version) = tx
+    settle_with_note(tx, request, None)
+}
+
+fn settle_with_note(tx: &mut Tx<'_>, request: &Settle, note: Option<&str>) -> Answer<Settled> {
+    let (status, hash, version, review) = tx
         .conn
         .prepare_cached(
             // A request that is overdue has run out, whether a sweep has come by or not.
-            "SELECT iif(status = 'pending' AND expires_at <= ?2, 'expired', status), content_hash, version
+            "SELECT iif(status = 'pending' AND expires_at <= ?2, 'expired', status), content_hash, version, review_id
              FROM dag_definitions WHERE definition_key = ?1",
         )?
         .query_row(params![request.definition, tx.now.0], |row| {
-            Ok((parsed(row, 0, RevisionStatus::from_word)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?))
+            let review: Option<String> = row.get(3)?;
+            let status = parsed(row, 0, RevisionStatus::from_word)?;
+            Ok((status, row.get::<_, String>(1)?, row.get::<_, i64>(2)?, review))
         })
         .optional()?
         .ok_or_else(|| Refusal::new(ErrorCode::NotFound, format!("no definition {}", request.definition)))?;
@@ -206,24 +232,41 @@ pub(super) fn settle(tx: &mut Tx<'_>, request: &Settle) -> Answer<Settled> {
     change_status(tx, request.definition, version, wanted)?;
     tx.conn
         .prepare_cached(
-            "INSERT INTO dag_confirmations (definition_key, content_hash, decision, decided_by, decided_at)
-             VALUES (?1, ?2, ?3, ?4, ?5)",
+            "INSERT INTO dag_confirmations (definition_key, content_hash, decision, decided_by, decided_at, note)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )?
-        .execute(params![request.definition, hash, wanted.word(), request.by, tx.now.0])?;
+        .execute(params![request.definition, hash, wanted.word(), request.by, tx.now.0, note])?;
     let step = if request.confirm { "confirm" } else { "reject" };
-    tx.definition_event(request.definition, version + 1, step, wanted.word(), &request.by)?;
+    let mut data = json!({"by": request.by});
+    if let Some(review) = review {
+        data["review_id"] = review.into();
+    }
+    if let Some(note) = note {
+        data["note"] = note.into();
+    }
+    tx.definition_event(request.definition, version + 1, step, wanted.word(), &data)?;
     Ok(Settled { status: wanted, changed: true })
 }
 
 /// See [`crate::Store::decide`].
 pub(super) fn decide(tx: &mut Tx<'_>, request: &Decide) -> Answer<Decided> {
+    check_note(request.note.as_deref())?;
     let found = revision_meant(tx, request)?;
     if request.confirm && found.status == RevisionStatus::Pending {
         found.publisher.check_decider(&request.by, request.self_confirm)?;
     }
     let (definition, content_hash) = (found.key, found.content_hash);
     let (confirm, by, now) = (request.confirm, request.by.clone(), request.now);
-    let settled = settle(tx, &Settle { definition, content_hash: content_hash.clone(), confirm, by, now })?;
+    let settle = Settle { definition, content_hash: content_hash.clone(), confirm, by, now };
+    let settled = settle_with_note(tx, &settle, request.note.as_deref())?;
+    let decision = match settled.changed {
+        true => Some(DecisionLine {
+            decided_by: request.by.clone(),
+            decided_at: tx.now,
+            note: request.note.clone(),
+        }),
+        false => decision(tx, definition)?,
+    };
     let run = match request.confirm {
         true => Some(start_first(tx, request, definition)?),
         false => None,
@@ -236,9 +279,30 @@ pub(super) fn decide(tx: &mut Tx<'_>, request: &Decide) -> Answer<Decided> {
         revision: found.revision,
         content_hash,
         tasks: found.tasks,
+        decision,
         run,
         next_due: tx.next_due,
     })
+}
+
+/// A note is for people to read, and kept for ever.
+pub(super) fn check_note(note: Option<&str>) -> Answer<()> {
+    if note.is_none_or(|note| note.len() <= NOTE_BYTES_MAX) {
+        return Ok(());
+    }
+    let why = format!("a note has at most {NOTE_BYTES_MAX} bytes");
+    Err(Refusal::new(ErrorCode::ValidationFailed, why).into())
+}
+
+/// Who decided about a revision, when, and with what note.
+fn decision(tx: &Tx<'_>, definition: i64) -> Answer<Option<DecisionLine>> {
+    let mut statement = tx.conn.prepare_cached(
+        "SELECT decided_by, decided_at, note FROM dag_confirmations WHERE definition_key = ?1",
+    )?;
+    let row = statement.query_row([definition], |row| {
+        Ok(DecisionLine { decided_by: row.get(0)?, decided_at: Timestamp(row.get(1)?), note: row.get(2)? })
+    });
+    Ok(row.optional()?)
 }
 
 /// A revision as far as deciding about it goes.
@@ -251,12 +315,16 @@ struct Meant {
     tasks: u32,
 }
 
-/// The revision a decision is about: the one with the content it names, or the only one there is.
+/// The revision a decision is about: the one whose request or content it names, or the only one there is.
 fn revision_meant(tx: &Tx<'_>, request: &Decide) -> Answer<Meant> {
+    if let Some(hash) = &request.content_hash {
+        check_content_hash(hash)?;
+    }
     let mut statement = tx.conn.prepare_cached(
         "SELECT definition_key, revision, content_hash, f.status, created_by, publisher_proven, tasks_count
          FROM dags d JOIN dag_definitions f USING (dag_key)
-         WHERE scope = ?1 AND dag_id = ?2 AND (?3 IS NULL OR content_hash = ?3) ORDER BY revision DESC LIMIT 2",
+         WHERE scope = ?1 AND dag_id = ?2 AND (?3 IS NULL OR content_hash = ?3) AND (?4 IS NULL OR review_id = ?4)
+         ORDER BY revision DESC LIMIT 2",
     )?;
     let read = |row: &rusqlite::Row<'_>| {
         Ok(Meant {
@@ -268,13 +336,18 @@ fn revision_meant(tx: &Tx<'_>, request: &Decide) -> Answer<Meant> {
             tasks: row.get(6)?,
         })
     };
-    let asked = params![request.scope.as_str(), request.dag_id.as_str(), request.content_hash];
+    let review = request.review.map(|review| review.to_string());
+    let asked = params![request.scope.as_str(), request.dag_id.as_str(), request.content_hash, review];
     let mut found = statement.query_map(asked, read)?.collect::<Result<Vec<_>, _>>()?.into_iter();
     let Some(latest) = found.next() else {
-        let what = if request.content_hash.is_some() { "with that content" } else { "of that name" };
+        let what = match (request.review, &request.content_hash) {
+            (Some(_), _) => "with that review id",
+            (None, Some(_)) => "with that content",
+            (None, None) => "of that name",
+        };
         return Err(Refusal::new(ErrorCode::NotFound, format!("no DAG `{}` {what}", request.dag_id)).into());
     };
-    if request.content_hash.is_none() && found.next().is_some() {
+    if request.content_hash.is_none() && request.review.is_none() && found.next().is_some() {
         return Err(Refusal::new(
             ErrorCode::ValidationFailed,
             format!("`{}` has several revisions: say which by its `content_hash`", request.dag_id),
@@ -310,7 +383,7 @@ fn start_first(tx: &mut Tx<'_>, request: &Decide, definition: i64) -> Answer<Run
 /// Lets a request nobody decided about run out.
 pub(super) fn expire(tx: &mut Tx<'_>, definition: i64, version: i64) -> Answer<()> {
     change_status(tx, definition, version, RevisionStatus::Expired)?;
-    tx.definition_event(definition, version + 1, "expire", "expired", "cis")
+    tx.definition_event(definition, version + 1, "expire", "expired", &json!({"by": "cis"}))
 }
 
 fn change_status(tx: &mut Tx<'_>, definition: i64, version: i64, to: RevisionStatus) -> Answer<()> {

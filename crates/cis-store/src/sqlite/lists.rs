@@ -62,7 +62,7 @@ impl Reader {
     ) -> Answer<Vec<PendingLine>> {
         self.collect(
             "SELECT f.definition_key, d.dag_id, d.scope, f.revision, f.content_hash, f.tasks_count, f.created_by,
-                    f.created_at, f.expires_at
+                    f.created_at, f.expires_at, f.review_id
              FROM dag_definitions f INDEXED BY definitions_pending JOIN dags d USING (dag_key)
              WHERE f.status = 'pending' AND f.definition_key > ?1
                  AND (?2 IS NULL OR d.scope IN (SELECT value FROM json_each(?2)))
@@ -119,7 +119,7 @@ fn list(scopes: Option<&[Scope]>) -> Option<String> {
     scopes.map(|scopes| serde_json::json!(scopes).to_string())
 }
 
-fn pending_line(row: &Row<'_>) -> rusqlite::Result<PendingLine> {
+pub(super) fn pending_line(row: &Row<'_>) -> rusqlite::Result<PendingLine> {
     Ok(PendingLine {
         key: row.get(0)?,
         dag_id: parsed(row, 1, |t| t.parse().ok())?,
@@ -130,5 +130,6 @@ fn pending_line(row: &Row<'_>) -> rusqlite::Result<PendingLine> {
         published_by: row.get(6)?,
         published_at: Timestamp(row.get(7)?),
         expires_at: row.get::<_, Option<i64>>(8)?.map(Timestamp),
+        review_id: parsed(row, 9, |t| t.parse().ok())?,
     })
 }

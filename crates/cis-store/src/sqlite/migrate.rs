@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior, ffi};
 use cis_core::id::Epoch;
 
 use super::writer::fold;
-use super::{Durability, fences};
+use super::{Durability, fences, reviews};
 use crate::port::{Answer, StoreError};
 
 /// Every migration, in order. `PRAGMA user_version` counts how many have been applied.
@@ -25,6 +25,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0008_prune.sql"),
     include_str!("schema/0009_clock.sql"),
     include_str!("schema/0010_checks.sql"),
+    include_str!("schema/0011_reviews.sql"),
     FENCES,
     include_str!("schema/0013_unproven.sql"),
 ];
@@ -136,10 +137,12 @@ pub(super) fn migrate(conn: &mut Connection) -> Answer<()> {
         )));
     }
     if applied == 0 {
-        return apply(conn, WHOLE, MIGRATIONS.len());
+        apply(conn, WHOLE, MIGRATIONS.len())?;
+    } else {
+        let mut left = MIGRATIONS.iter().enumerate().skip(applied);
+        left.try_for_each(|(index, sql)| apply(conn, sql, index + 1))?;
     }
-    let mut left = MIGRATIONS.iter().enumerate().skip(applied);
-    left.try_for_each(|(index, sql)| apply(conn, sql, index + 1))
+    reviews::begin(conn)
 }
 
 fn apply(conn: &mut Connection, sql: &str, version: usize) -> Answer<()> {

@@ -21,6 +21,7 @@
 //! | `claim`, `fences` | taking ready tasks, each with a fence of its own |
 //! | `leases` | tasks that somebody outside holds |
 //! | `approvals` | tasks that wait for a person |
+//! | `reviews` | the ids that people decide by |
 //! | `advance` | recording attempts |
 //! | `pause` | letting nothing more be claimed |
 //! | `pulse` | what has changed |
@@ -54,6 +55,7 @@ mod prune;
 mod pulse;
 pub mod reader;
 mod reserve;
+mod reviews;
 mod runs;
 mod standing;
 mod steps;
@@ -92,6 +94,7 @@ pub use outbox::Notice;
 pub use pulse::Pulse;
 pub use reader::Reader;
 pub use reserve::{RESERVE, RESERVE_BYTES};
+pub use reviews::{ReviewLine, RevisionReview, TaskReview};
 pub use steps::Chunks;
 pub use tokens::TokenLine;
 pub use tombstones::Tombstone;

@@ -7,9 +7,11 @@ use cis_core::dag::{Dag, stored};
 use cis_core::event::{Change, Event};
 use cis_core::id::{DagId, ExecutionId, Position, Revision, RunId, RunKey, Scope, TaskIx, Version};
 use cis_core::readiness::{self, Dependencies, Verdict};
+use cis_core::review::ReviewId;
 use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use cis_core::task::{TaskMove, TaskStatus};
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -17,7 +19,7 @@ use utoipa::ToSchema;
 
 use super::migrate;
 use super::tx::parsed;
-use crate::port::{Answer, Fate, RevisionStatus, StoreError};
+use crate::port::{Answer, DecisionLine, Fate, RevisionStatus, StoreError};
 
 /// A read-only view of a store's file.
 #[derive(Debug)]
@@ -56,6 +58,12 @@ pub struct RevisionLine {
     pub created_by: String,
     pub created_at: Timestamp,
     pub expires_at: Option<Timestamp>,
+    /// What to decide about it by, while it waits for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub review_id: Option<ReviewId>,
+    /// Who confirmed or rejected it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<DecisionLine>,
 }
 
 /// A revision that waits for a decision.
@@ -71,6 +79,8 @@ pub struct PendingLine {
     pub published_by: String,
     pub published_at: Timestamp,
     pub expires_at: Option<Timestamp>,
+    /// What to decide about it by.
+    pub review_id: ReviewId,
 }
 
 /// A run as `runs` and `status` show it.
@@ -107,6 +117,9 @@ pub struct RunLine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<i64>,
     pub created_by: String,
+    /// The confirmation that started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmation: Option<DecisionLine>,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub completed_at: Option<Timestamp>,
@@ -172,6 +185,12 @@ pub struct TaskLine {
     /// When a person was asked about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_at: Option<Timestamp>,
+    /// What to decide about it by, while it waits for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub review_id: Option<ReviewId>,
+    /// Who approved or rejected it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<DecisionLine>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimed_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -230,12 +249,21 @@ pub(super) const RUN_SQL: &str = "
             UNION ALL SELECT p.number FROM pruned_runs p WHERE p.run_key = r.resumed_from), r.created_by, r.created_at, r.started_at, r.completed_at, r.tasks_total, r.tasks_left,
            r.completed, r.failed, r.debts, r.cancelled, r.skipped,
            r.completed_at IS NULL AND (r.paused OR EXISTS (SELECT 1 FROM paused_scopes p WHERE p.scope = d.scope)),
-           r.at_node
-    FROM dag_runs r JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)";
+           r.at_node, c.decided_by, c.decided_at, c.note
+    FROM dag_runs r JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)
+         LEFT JOIN dag_confirmations c ON c.definition_key = r.definition_key AND c.run_key = r.run_key";
 
+// Decisions are looked for only where a person was asked: most tasks never are.
 pub(super) const TASK_SQL: &str = "
     SELECT execution_id, task_id, status, version, attempt, claimed_at, started_at, completed_at, not_before,
-           exit_code, cause, output, error, outputs_json, log_bytes, log_cut_bytes, asked_at
+           exit_code, cause, output, error, outputs_json, log_bytes, log_cut_bytes, asked_at,
+           iif(status = 'waiting', review_id, NULL),
+           CASE WHEN asked_at IS NOT NULL THEN (SELECT d.decided_by FROM task_decisions d
+                                                WHERE d.execution_id = task_executions.execution_id) END,
+           CASE WHEN asked_at IS NOT NULL THEN (SELECT d.decided_at FROM task_decisions d
+                                                WHERE d.execution_id = task_executions.execution_id) END,
+           CASE WHEN asked_at IS NOT NULL THEN (SELECT d.note FROM task_decisions d
+                                                WHERE d.execution_id = task_executions.execution_id) END
     FROM task_executions";
 
 impl Reader {
@@ -269,8 +297,10 @@ impl Reader {
     /// The contents a DAG has had, latest first.
     pub fn revisions(&self, dag: i64) -> Answer<Vec<RevisionLine>> {
         self.collect(
-            "SELECT definition_key, revision, status, content_hash, tasks_count, created_by, created_at, expires_at
-             FROM dag_definitions WHERE dag_key = ?1 ORDER BY revision DESC",
+            "SELECT definition_key, revision, status, f.content_hash, tasks_count, created_by, created_at, expires_at,
+                    iif(status = 'pending', review_id, NULL), c.decided_by, c.decided_at, c.note
+             FROM dag_definitions f LEFT JOIN dag_confirmations c USING (definition_key)
+             WHERE dag_key = ?1 ORDER BY revision DESC",
             [dag],
             |row| {
                 Ok(RevisionLine {
@@ -282,6 +312,8 @@ impl Reader {
                     created_by: row.get(5)?,
                     created_at: Timestamp(row.get(6)?),
                     expires_at: row.get::<_, Option<i64>>(7)?.map(Timestamp),
+                    review_id: review_id(row, 8)?,
+                    decision: decision_line(row, 9)?,
                 })
             },
         )
@@ -465,6 +497,7 @@ pub(super) fn run_line(row: &Row<'_>) -> rusqlite::Result<RunLine> {
         skipped: row.get(26)?,
         paused: row.get(27)?,
         at_node: row.get(28)?,
+        confirmation: decision_line(row, 29)?,
     })
 }
 
@@ -490,7 +523,24 @@ pub(super) fn task_line(row: &Row<'_>, first: ExecutionId) -> rusqlite::Result<T
         log_bytes: row.get(14)?,
         log_cut_bytes: row.get(15)?,
         asked_at: time(16)?,
+        review_id: review_id(row, 17)?,
+        decision: decision_line(row, 18)?,
     })
+}
+
+fn review_id(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<ReviewId>> {
+    match row.get_ref(column)? {
+        ValueRef::Null => Ok(None),
+        _ => parsed(row, column, |text| text.parse().ok()).map(Some),
+    }
+}
+
+/// Who decided, when and with what note, in three columns from `first` on; nothing, where nobody has.
+fn decision_line(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<DecisionLine>> {
+    let decided_by: Option<String> = row.get(first)?;
+    let Some(decided_by) = decided_by else { return Ok(None) };
+    let (decided_at, note) = (Timestamp(row.get(first + 1)?), row.get(first + 2)?);
+    Ok(Some(DecisionLine { decided_by, decided_at, note }))
 }
 
 pub(super) fn event(row: &Row<'_>) -> rusqlite::Result<Event> {

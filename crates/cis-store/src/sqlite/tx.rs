@@ -9,6 +9,7 @@ use cis_core::dag::stored;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, ExecutionId, Fence, Revision, RunId, RunKey, Scope, TaskIx, Version};
 use cis_core::notice::Wanted;
+use cis_core::review::ReviewSecret;
 use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use rusqlite::types::Type;
@@ -62,6 +63,8 @@ pub(super) struct Memory {
     pub(super) changed: Changed,
     /// The disk is full: there is no room for new work.
     pub(super) full: bool,
+    /// What review ids are derived from, once one was. It never changes.
+    pub(super) review_secret: Option<ReviewSecret>,
 }
 
 /// What a claimant must match: a kind, a scope, and what is needed beyond that (names in order, spaces between).
@@ -273,9 +276,9 @@ impl<'a> Tx<'a> {
         version: i64,
         step: &'static str,
         status: &'static str,
-        by: &str,
+        data: &Value,
     ) -> Answer<()> {
-        let (definition, data) = (Some(key), Some(serde_json::json!({"by": by}).to_string()));
+        let (definition, data) = (Some(key), Some(data.to_string()));
         let position = self.next_position()?;
         self.add_event(Event { position, run: None, task: None, definition, version, step, status, data })
     }

@@ -5,7 +5,9 @@ use std::collections::btree_map::Entry;
 
 use cis_core::dag::{Dag, Kind};
 use cis_core::id::{DagId, ExecutionId, RunId, Scope, TaskId, TaskIx};
+use cis_core::review::ReviewId;
 use cis_core::source::Timestamp;
+use cis_core::task::TaskStatus;
 use rusqlite::{OptionalExtension, Row};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -17,6 +19,8 @@ use crate::port::Answer;
 /// A task that waits for a decision.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct WaitingLine {
+    /// What to decide about it by.
+    pub review_id: ReviewId,
     #[serde(skip, default = "no_execution")]
     pub execution: ExecutionId,
     pub dag_id: DagId,
@@ -56,6 +60,13 @@ struct Place {
     ix: TaskIx,
 }
 
+const WAITING_SQL: &str = "
+    SELECT d.dag_id, d.scope, r.run_id, r.number, t.task_id, f.created_by, t.asked_at, t.answer_deadline,
+           r.definition_key, t.execution_id - r.first_execution, t.execution_id, t.review_id, t.status";
+
+const NAMES_SQL: &str = "JOIN dag_runs r USING (run_key)
+     JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)";
+
 impl Reader {
     /// Tasks after `after` that wait for a person, in the order they were made: at most `limit` of those in scopes
     /// that `sees` lets through.
@@ -65,14 +76,11 @@ impl Reader {
         after: ExecutionId,
         limit: usize,
     ) -> Answer<Vec<WaitingLine>> {
-        let mut statement = self.conn.prepare_cached(
-            "SELECT d.dag_id, d.scope, r.run_id, r.number, t.task_id, f.created_by, t.asked_at, t.answer_deadline,
-                    r.definition_key, t.execution_id - r.first_execution, t.execution_id
-             FROM task_executions t INDEXED BY tasks_waiting JOIN dag_runs r USING (run_key)
-             JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)
+        let mut statement = self.conn.prepare_cached(&format!(
+            "{WAITING_SQL} FROM task_executions t INDEXED BY tasks_waiting {NAMES_SQL}
              WHERE t.status = 'waiting' AND r.status IN ('queued', 'running') AND t.execution_id > ?1
-             ORDER BY t.execution_id",
-        )?;
+             ORDER BY t.execution_id"
+        ))?;
         let mut rows = statement.query([after.0])?;
         // Many tasks that wait are often of one DAG.
         let mut definitions: BTreeMap<i64, Dag> = BTreeMap::new();
@@ -90,6 +98,17 @@ impl Reader {
             found.push(line);
         }
         Ok(found)
+    }
+
+    /// The task that a review id is about, whether it still waits or not, and how it stands.
+    pub(super) fn waiting_review(&self, id: ReviewId) -> Answer<Option<(WaitingLine, TaskStatus)>> {
+        let sql = format!("{WAITING_SQL} FROM task_executions t {NAMES_SQL} WHERE t.review_id = ?1");
+        let read = |row: &Row<'_>| Ok((waiting_line(row)?, parsed(row, 12, TaskStatus::from_word)?));
+        let Some(((mut line, place), status)) = self.one(&sql, [id.to_string()], read)? else {
+            return Ok(None);
+        };
+        describe(&mut line, &self.definition(place.definition)?, place.ix);
+        Ok(Some((line, status)))
     }
 
     /// The task of a run with this id.
@@ -110,6 +129,7 @@ fn waiting_line(row: &Row<'_>) -> rusqlite::Result<(WaitingLine, Place)> {
     let dag_id: DagId = parsed(row, 0, |t| t.parse().ok())?;
     let task_id: TaskId = parsed(row, 4, |t| t.parse().ok())?;
     let line = WaitingLine {
+        review_id: parsed(row, 11, |t| t.parse().ok())?,
         execution: ExecutionId(row.get(10)?),
         scope: parsed(row, 1, |t| t.parse().ok())?,
         run_id: parsed(row, 2, |t| t.parse().ok())?,

@@ -40,7 +40,8 @@ fn again(setup: &Setup, id: &str, options: &AgainOptions, what: Again<'_>) -> Ou
         detach: options.detach,
         fates: Some(sequel.fates),
         resumed_from: Some(run.key),
-        by_confirmation: false,
+        // What was confirmed goes on where it ran before.
+        at_node: run.at_node,
     };
     run::launch(setup, session, ready, wish)
 }

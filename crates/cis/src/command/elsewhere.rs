@@ -7,11 +7,12 @@ use cis_core::dag::Dag;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunId;
 use cis_engine::again::Again;
-use cis_store::port::{Published, RevisionStatus, RunRef};
+use cis_store::port::{Decided, Published, RevisionStatus, RunRef};
 use cis_store::sqlite::reader::RunLine;
 use serde_json::{Map, Value};
 
 use super::follow::{self, Hand, Interrupts};
+use super::pending::confirm_command;
 use super::{Failure, Outcome, Setup, definition, run};
 use crate::cli::{AgainOptions, RunArgs};
 use crate::remote::Remote;
@@ -44,8 +45,8 @@ pub(super) fn run_file(setup: &Setup, node: Remote, args: &RunArgs) -> Outcome {
     let Published { dag_id, scope, content_hash, .. } = &published;
     let run = match (run_id, published.status) {
         (Some(run_id), _) => known(&node, run_id)?,
-        (None, RevisionStatus::Pending) => match node.confirm(dag_id, scope, content_hash) {
-            Ok((run, _)) => run,
+        (None, RevisionStatus::Pending) => match node.decide(dag_id, scope, content_hash, true, None) {
+            Ok(decided) => started(decided)?,
             Err(refusal) if refusal.code == ErrorCode::Forbidden => {
                 return Err(awaits_confirmation(&published, &refusal));
             }
@@ -56,11 +57,17 @@ pub(super) fn run_file(setup: &Setup, node: Remote, args: &RunArgs) -> Outcome {
     attend(setup, node, &run, interrupts)
 }
 
+fn started(decided: Decided) -> Result<RunRef, Failure> {
+    decided
+        .run
+        .ok_or_else(|| Failure::new(ErrorCode::Unavailable, "the node confirmed it and started nothing"))
+}
+
 fn awaits_confirmation(published: &Published, refusal: &Refusal) -> Failure {
-    let Published { dag_id, revision, .. } = published;
+    let Published { dag_id, revision, review_id, .. } = published;
     let why = format!("`{dag_id}` revision {revision} is published and waits for confirmation: {refusal}");
-    Failure::new(ErrorCode::AwaitingConfirmation, why)
-        .hint(format!("whoever may confirm types `cis dag confirm {dag_id}`"))
+    let command = review_id.map_or("cis pending".to_owned(), confirm_command);
+    Failure::new(ErrorCode::AwaitingConfirmation, why).hint(format!("an approver types `{command}`"))
 }
 
 /// `cis dag run ID`: runs confirmed content again.

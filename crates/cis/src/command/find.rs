@@ -63,8 +63,12 @@ pub(super) fn find_run(setup: &Setup, name: &str, scope: Option<&str>) -> Result
             Err(Failure::new(ErrorCode::Gone, format!("every run of `{name}` was pruned"))
                 .hint(format!("`cis run {name}` runs it again")))
         }
-        None => Err(Failure::new(ErrorCode::NotFound, format!("`{name}` has never run"))
-            .hint(format!("it is {}; `cis dag confirm {name}` starts it", found.dag.status))),
+        None => Err(Failure::new(ErrorCode::NotFound, format!("`{name}` has never run")).hint(
+            match found.dag.status.as_str() {
+                "pending" => "it waits to be confirmed: `cis pending` shows what to type".to_owned(),
+                status => format!("it is {status}; `cis run {name}` runs what was confirmed"),
+            },
+        )),
     }
 }
 

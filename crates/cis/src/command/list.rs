@@ -77,7 +77,7 @@ pub(super) fn runs(setup: &Setup, id: Option<&str>, scope: Option<&str>, limit: 
         return Ok(0);
     }
     let now = System.now();
-    let mut table = Table::new(&["RUN", "STATUS", ">DONE", ">FAILED", ">TOOK", "STARTED", "BY"]);
+    let mut table = Table::new(&["RUN", "STATUS", ">DONE", ">FAILED", ">TOOK", "STARTED", "BY", "NOTE"]);
     for run in &shown {
         let took = run.completed_at.unwrap_or(now).since(run.started_at.unwrap_or(run.created_at));
         table.row([
@@ -88,6 +88,7 @@ pub(super) fn runs(setup: &Setup, id: Option<&str>, scope: Option<&str>, limit: 
             took.to_string().into(),
             time::ago(now, run.created_at).into(),
             run.created_by.clone().into(),
+            run.confirmation.as_ref().and_then(|decision| decision.note.clone()).unwrap_or_default().into(),
         ]);
     }
     print(&table);

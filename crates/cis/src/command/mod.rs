@@ -12,9 +12,9 @@
 
 mod again;
 mod agent;
-mod approve;
 mod cancel;
 mod care;
+mod decide;
 mod definition;
 mod elsewhere;
 mod explain;
@@ -28,6 +28,7 @@ mod node;
 mod notes;
 mod notify;
 mod pause;
+mod pending;
 mod prune;
 mod publish;
 mod run;
@@ -153,9 +154,10 @@ fn dispatch(cli: Cli) -> Outcome {
         }
         Command::Prune(args) => prune::prune(&Setup::new(&global, Flags::default())?, &args),
         Command::Token(command) => token::token(&Setup::new(&global, Flags::default())?, command),
-        Command::Pending => approve::pending(&Setup::new(&global, Flags::default())?),
-        Command::Approve(args) => approve::approve(&Setup::new(&global, Flags::default())?, args),
-        Command::Reject(args) => approve::reject(&Setup::new(&global, Flags::default())?, args),
+        Command::Pending => pending::pending(&Setup::new(&global, Flags::default())?),
+        Command::Confirm(args) => decide::confirm(&Setup::new(&global, Flags::default())?, args),
+        Command::Approve(args) => decide::approve(&Setup::new(&global, Flags::default())?, args),
+        Command::Reject(args) => decide::reject(&Setup::new(&global, Flags::default())?, args),
         Command::Skill(command) => skill::skill(&Setup::new(&global, Flags::default())?, command),
         Command::Coordinator(args) => {
             let flags = Flags { slots: args.slots, durability: args.durability, ..Flags::default() };
@@ -200,10 +202,7 @@ fn dag(setup: &Setup, command: DagCommand) -> Outcome {
         DagCommand::Publish { file, revision, skills } => {
             publish::publish(setup, &file, revision, &skills.dirs)
         }
-        DagCommand::Confirm { id, scope, content_hash, reject, skills } => {
-            let decision = publish::Decision { content_hash, confirm: !reject, skill_dirs: skills.dirs };
-            publish::settle(setup, &id, scope.scope.as_deref(), decision)
-        }
+        DagCommand::Confirm(args) => decide::confirm(setup, args),
         DagCommand::List { status, scope, limit } => {
             list::dags(setup, status.as_deref(), scope.scope.as_deref(), limit)
         }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,8 +50,7 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     // First of all: a port that is taken must not cost anybody a coordinator.
     let listener = runtime.block_on(TcpListener::bind(bind)).map_err(|e| taken(setup, bind, &e))?;
     let bound = listener.local_addr().map_err(|e| unable("listen", &e))?;
-    let here = std::env::current_dir().unwrap_or_default();
-    let context = Context::of_node(&setup.config.env_pass.value, &USUAL, setup.skill_dirs(&[], &here));
+    let context = context(setup, &[]);
     let options = setup.options()?;
     let identity = identity::own(setup, &options.data_dir)?;
     let address = format!("http://{}", reachable(bound));
@@ -107,6 +106,12 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     host.close()?;
     tracing::info!("node stopped");
     Ok(0)
+}
+
+/// What tasks of a node start with, as the settings say it.
+pub(super) fn context(setup: &Setup, skill_dirs: &[PathBuf]) -> Context {
+    let here = std::env::current_dir().unwrap_or_default();
+    Context::of_node(&setup.config.env_pass.value, &USUAL, setup.skill_dirs(skill_dirs, &here))
 }
 
 fn trusts_local(setup: &Setup) -> bool {

@@ -14,7 +14,7 @@ use cis_engine::context::Context;
 use cis_engine::coordinator::Options;
 use cis_engine::recovery::Recovery;
 use cis_engine::session::Session;
-use cis_engine::system::{System, user};
+use cis_engine::system::{Process, System, user};
 use cis_engine::{again, select};
 use cis_store::port::{Fate, RevisionStatus, RunRef, StartRun};
 use cis_store::sqlite::Reader;
@@ -24,7 +24,7 @@ use super::definition::{self, Loaded};
 use super::follow::{self, Hand, Interrupts};
 use super::notes::tell_copy;
 use super::view::View;
-use super::{Failure, Outcome, Setup, elsewhere, find};
+use super::{Failure, Outcome, Setup, elsewhere, find, node};
 use crate::cli::RunArgs;
 use crate::term::text;
 
@@ -45,7 +45,8 @@ pub(super) struct Wish {
     pub(super) detach: bool,
     pub(super) fates: Option<Vec<Fate>>,
     pub(super) resumed_from: Option<RunKey>,
-    pub(super) by_confirmation: bool,
+    /// Where the node says, instead of here.
+    pub(super) at_node: bool,
 }
 
 /// `cis dag run`.
@@ -202,11 +203,11 @@ pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wi
         params: wish.params,
         max_parallel: wish.max_parallel,
         attached: !wish.detach,
-        at_node: false,
+        at_node: wish.at_node,
         traceparent: None,
         fates: wish.fates,
         resumed_from: wish.resumed_from,
-        by_confirmation: wish.by_confirmation,
+        by_confirmation: false,
         by: user(),
         now: System.now(),
     };
@@ -215,7 +216,11 @@ pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wi
     let named: Vec<PathBuf> = ready.skill_dirs.iter().filter(|dir| !usual.contains(dir)).cloned().collect();
     // Caught before the run exists: from then on a Ctrl-C means the run.
     let interrupts = (!wish.detach).then(Interrupts::catch).transpose()?;
-    let run = session.start(request, Context::of_caller(cwd, ready.skill_dirs))?;
+    let context = match wish.at_node {
+        true => Context { owner: Process::own(), ..node::context(setup, &ready.skill_dirs) },
+        false => Context::of_caller(cwd, ready.skill_dirs),
+    };
+    let run = session.start(request, context)?;
     let Some(interrupts) = interrupts else {
         let closed = session.close();
         tell_detached(setup, &run, ready.dag.tasks.len());

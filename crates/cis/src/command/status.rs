@@ -4,10 +4,11 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 
 use cis_core::run::RunStatus;
-use cis_core::source::Clock;
+use cis_core::source::{Clock, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_engine::session;
 use cis_engine::system::System;
+use cis_store::port::DecisionLine;
 use cis_store::sqlite::reader::{RunLine, TaskLine};
 use serde_json::{Value, json};
 
@@ -15,12 +16,12 @@ use super::find::{self, Found};
 use super::follow::Interrupts;
 use super::notes::tell_copy;
 use super::watch::{Watch, elapsed};
-use super::{Failure, Outcome, Setup, approve, list};
+use super::{Failure, Outcome, Setup, list, pending};
 use crate::cli::StatusArgs;
 use crate::live::{self, Screen};
 use crate::term::face::{BOLD, DIM, paint};
 use crate::term::table::Cell;
-use crate::term::{Face, Size, Table, clean, face, out, text};
+use crate::term::{Face, Size, Table, clean, face, out, text, time};
 
 /// Tasks listed at most; of larger runs, those that are not plainly completed or waiting.
 const TASKS_SHOWN: u32 = 200;
@@ -86,19 +87,30 @@ fn to_json(found: &Found) -> Result<Value, Failure> {
 fn show_dag(found: &Found) -> Result<(), Failure> {
     let face = face::revision(&found.dag.status);
     say!("{}  {}", paint(BOLD, found.dag.dag_id.as_str()), face.label());
-    for revision in found.view.revisions(&found.dag)?.iter().take(5) {
+    let revisions = found.view.revisions(&found.dag)?;
+    for revision in revisions.iter().take(5) {
         say!(
             "  revision {} {} {} by {}",
             revision.revision,
             &revision.content_hash[..12],
             revision.status.word(),
-            revision.created_by
+            clean(&revision.created_by)
         );
+        if let Some(decision) = &revision.decision {
+            say!("    {}", decided(revision.status.word(), decision, System.now()));
+        }
     }
-    if found.dag.status == "pending" {
-        tell!("hint: `cis dag confirm {}` confirms and starts it", found.dag.dag_id);
+    if let Some(review) = revisions.iter().find_map(|revision| revision.review_id) {
+        tell!("hint: `{}` confirms and starts it", pending::confirm_command(review));
     }
     Ok(())
+}
+
+/// `rejected by ann 3 min ago: too late`
+fn decided(word: &str, decision: &DecisionLine, now: Timestamp) -> String {
+    let DecisionLine { decided_by, decided_at, note } = decision;
+    let note = note.as_ref().map_or_else(String::new, |note| format!(": {note}"));
+    clean(&format!("{word} by {decided_by} {}{note}", time::ago(now, *decided_at))).into_owned()
 }
 
 fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
@@ -111,6 +123,9 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
         text::thousands(run.total as usize)
     );
     say!("{}  {}  {}", paint(BOLD, &run.label()), face.label(), paint(DIM, &done));
+    if let Some(confirmation) = &run.confirmation {
+        say!("  {}", decided("confirmed", confirmation, now));
+    }
     if let Some(reason) = run.stop_reason.filter(|_| run.status != RunStatus::Completed) {
         say!("  stopped: {}", reason.word().replace('_', " "));
     }
@@ -156,8 +171,11 @@ fn task_table(found: &Found, run: &RunLine, tasks: &[TaskLine]) -> Result<Table,
         let waits = task.status == TaskStatus::Running && task.started_at.is_none();
         let face = Face::from(if waits { TaskStatus::Ready } else { task.status });
         let note = match task.status {
-            TaskStatus::Completed if task.cause.is_none() => outputs(task),
-            TaskStatus::Waiting => approve::question(run, &dag.tasks[task.ix.index()]),
+            TaskStatus::Completed if task.cause.is_none() => {
+                let decision = task.decision.as_ref().map(|decision| decided("approved", decision, now));
+                decision.into_iter().chain(outputs(task)).collect::<Vec<_>>().join("  ")
+            }
+            TaskStatus::Waiting => pending::question(task.review_id, &dag.tasks[task.ix.index()]),
             _ => task.cause.clone().unwrap_or_default(),
         };
         table.row([
@@ -172,8 +190,8 @@ fn task_table(found: &Found, run: &RunLine, tasks: &[TaskLine]) -> Result<Table,
 }
 
 /// `rows=3 size=12`
-fn outputs(task: &TaskLine) -> String {
-    let Some(Value::Object(values)) = &task.outputs else { return String::new() };
+fn outputs(task: &TaskLine) -> Option<String> {
+    let Some(Value::Object(values)) = &task.outputs else { return None };
     let told: Vec<String> = values
         .iter()
         .map(|(key, value)| match value {
@@ -181,7 +199,7 @@ fn outputs(task: &TaskLine) -> String {
             other => format!("{key}={other}"),
         })
         .collect();
-    told.join(" ")
+    Some(told.join(" "))
 }
 
 /// Shows a run until it ends, whoever coordinates it.

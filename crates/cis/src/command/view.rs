@@ -2,10 +2,11 @@
 
 use cis_core::dag::Dag;
 use cis_core::id::{ExecutionId, RunId, Scope, TaskIx};
+use cis_core::review::ReviewId;
 use cis_core::task::TaskStatus;
 use cis_store::StoreError;
 use cis_store::sqlite::reader::{DagLine, PendingLine, RevisionLine, RunLine, TaskLine};
-use cis_store::sqlite::{Reader, TokenLine, Tombstone, WaitingLine};
+use cis_store::sqlite::{Reader, ReviewLine, TokenLine, Tombstone, WaitingLine};
 
 use super::Failure;
 use crate::remote::Remote;
@@ -163,6 +164,14 @@ impl View {
                 (reader.pending(None, None, u32::MAX)?, reader.waiting(sees, ExecutionId(0), WAITING_SHOWN)?)
             }
             Self::Node(node) => node.pending()?,
+        })
+    }
+
+    /// What a review id is about.
+    pub(super) fn review(&self, id: ReviewId) -> Result<Option<ReviewLine>, Failure> {
+        Ok(match self {
+            Self::Here(reader) => reader.review(id)?,
+            Self::Node(node) => node.review(id)?,
         })
     }
 

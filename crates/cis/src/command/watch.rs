@@ -12,7 +12,7 @@ use cis_store::sqlite::reader::{RunLine, TaskLine};
 use serde_json::{Value, json};
 
 use super::view::View;
-use super::{Failure, approve};
+use super::{Failure, pending};
 use crate::live::{FailedTask, RunView, RunningTask, SMALL_RUN, TaskLine as ViewLine, Totals, Transition};
 use crate::remote::News;
 
@@ -174,7 +174,7 @@ impl Watch {
     /// The last line of its output; what it asks, if it waits for a person.
     fn last_line(&self, task: &TaskLine) -> String {
         if task.status == TaskStatus::Waiting {
-            return approve::question(&self.run, &self.dag.tasks[task.ix.index()]);
+            return pending::question(task.review_id, &self.dag.tasks[task.ix.index()]);
         }
         cis_runner::log::last_line(&self.log(task)).unwrap_or_default()
     }
@@ -197,7 +197,8 @@ impl Watch {
             return Ok(None);
         }
         let definition = &self.dag.tasks[task.index()];
-        let question = if asks { approve::question(&self.run, definition) } else { String::new() };
+        let review = event.data["review_id"].as_str().and_then(|text| text.parse().ok());
+        let question = if asks { pending::question(review, definition) } else { String::new() };
         // Of thousands, how long each took is not worth a look at its row.
         let quick = to == TaskStatus::Completed && self.dag.tasks.len() > ROWS_READ_MAX;
         let row = if quick { None } else { self.view.task(&self.run, &self.dag, task)? };

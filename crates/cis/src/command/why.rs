@@ -6,6 +6,7 @@ use cis_engine::system::System;
 use cis_engine::why::{self, Explained, Terms};
 use serde_json::{Value, json};
 
+use super::pending::confirm_command;
 use super::view::View;
 use super::{Outcome, Setup, find, list, status};
 use crate::cli::WhyArgs;
@@ -48,7 +49,9 @@ fn show(explained: &Explained) {
             awaited.revision,
             clean(&awaited.published_by)
         );
-        tell!("hint: `cis dag confirm {dag_id}` confirms and starts it");
+        if let Some(review) = awaited.review_id {
+            tell!("hint: `{}` confirms and starts it", confirm_command(review));
+        }
     } else if why.unfinished == 0 {
         say!("  nothing is unfinished");
     }

@@ -3,10 +3,11 @@
 use cis_core::dag::Dag;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, RunId, Scope, TaskIx};
+use cis_core::review::ReviewId;
 use cis_core::task::TaskStatus;
 use cis_engine::why::Explained;
 use cis_store::sqlite::reader::{DagLine, PendingLine, RevisionLine, RunLine, TaskLine};
-use cis_store::sqlite::{TokenLine, WaitingLine};
+use cis_store::sqlite::{ReviewLine, TokenLine, WaitingLine};
 use serde_json::Value;
 
 use super::{PAGE, Remote, definition, escaped, took, with};
@@ -140,6 +141,14 @@ impl Remote {
             }
         }
         Ok((dags, tasks))
+    }
+
+    /// What a review id is about.
+    pub fn review(&self, id: ReviewId) -> Result<Option<ReviewLine>, Refusal> {
+        match self.client.get(&format!("/api/v1/pending/{id}")) {
+            Err(refusal) if refusal.code == ErrorCode::NotFound => Ok(None),
+            told => took(told?).map(Some),
+        }
     }
 
     pub fn tokens(&self) -> Result<Vec<TokenLine>, Refusal> {

@@ -7,11 +7,12 @@ use cis_core::access::Preset;
 use cis_core::dag::Dag;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, RunId, RunKey, Scope};
+use cis_core::review::ReviewId;
 use cis_core::run::RunStatus;
 use cis_core::source::Millis;
 use cis_engine::token::FreshToken;
-use cis_store::port::{Approved, Published, RunRef};
-use cis_store::sqlite::reader::{DagLine, RunLine};
+use cis_store::port::{Approved, Decided, Published, RunRef};
+use cis_store::sqlite::reader::RunLine;
 use serde_json::{Map, Value, json};
 
 use super::{Remote, definition, escaped, took, with};
@@ -33,37 +34,33 @@ impl Remote {
             status: took(told["revision_status"].take())?,
             content_hash: took(told["content_hash"].take())?,
             waits: None,
+            review_id: took(told["review_id"].take())?,
         };
         Ok((published, took(told["run_id"].take())?))
     }
 
-    /// Confirms exactly this content; answers the run that this starts, and how many tasks it has.
-    pub fn confirm(
+    /// Confirms or rejects exactly this content.
+    pub fn decide(
         &self,
         dag_id: &DagId,
         scope: &Scope,
         content_hash: &str,
-    ) -> Result<(RunRef, usize), Refusal> {
-        let mut told = self.decide(dag_id, scope, content_hash, "confirm")?;
-        told["status"] = told["run_status"].take();
-        let tasks = took(told["tasks_count"].take())?;
-        Ok((started(told)?, tasks))
-    }
-
-    /// Refuses exactly this content.
-    pub fn reject(&self, dag: &DagLine, content_hash: &str) -> Result<(), Refusal> {
-        self.decide(&dag.dag_id, &dag.scope, content_hash, "reject").map(drop)
-    }
-
-    fn decide(
-        &self,
-        dag_id: &DagId,
-        scope: &Scope,
-        content_hash: &str,
-        what: &str,
-    ) -> Result<Value, Refusal> {
+        confirm: bool,
+        note: Option<&str>,
+    ) -> Result<Decided, Refusal> {
+        let what = if confirm { "confirm" } else { "reject" };
         let path = with(&format!("/api/v1/dag/{dag_id}/{what}"), &[("scope", scope.as_str())]);
-        self.client.post(&path, &json!({"content_hash": content_hash}))
+        decided(self.client.post(&path, &json!({"content_hash": content_hash, "note": note}))?)
+    }
+
+    /// Confirms or rejects exactly the revision with this review id.
+    pub fn decide_review(
+        &self,
+        review: ReviewId,
+        confirm: bool,
+        note: Option<&str>,
+    ) -> Result<Decided, Refusal> {
+        decided(self.client.post(&of_review(review, confirm), &json!({"note": note}))?)
     }
 
     /// Runs confirmed content again.
@@ -106,7 +103,7 @@ impl Remote {
     /// Approves or rejects a task; `asks` says whether it still waited to be.
     pub fn approve(
         &self,
-        run: &RunLine,
+        run: &RunRef,
         task: &str,
         approve: bool,
         body: &Value,
@@ -114,24 +111,19 @@ impl Remote {
     ) -> Result<Approved, Refusal> {
         let what = if approve { "approve" } else { "reject" };
         let path = of_run(run.run_id, &format!("tasks/{}/{what}", escaped(task)));
-        let mut told = self.client.post(&path, body)?;
-        Ok(Approved {
-            approved: approve,
-            changed: asks,
-            run: RunRef {
-                key: run.key,
-                run_id: run.run_id,
-                dag_id: run.dag_id.clone(),
-                scope: run.scope.clone(),
-                number: run.number,
-                status: run.status,
-            },
-            task_id: took(told["task_id"].take())?,
-            status: took(told["task_status"].take())?,
-            by: took(told["decided_by"].take())?,
-            note: took(told["note"].take())?,
-            outputs: took(told["outputs"].take())?,
-        })
+        approved(self.client.post(&path, body)?, run.clone(), approve, asks)
+    }
+
+    /// The same for the task with this review id.
+    pub fn approve_review(
+        &self,
+        review: ReviewId,
+        run: RunRef,
+        approve: bool,
+        body: &Value,
+        asks: bool,
+    ) -> Result<Approved, Refusal> {
+        approved(self.client.post(&of_review(review, approve), body)?, run, approve, asks)
     }
 
     pub fn pause(&self, run: RunId, paused: bool) -> Result<RunStatus, Refusal> {
@@ -166,6 +158,56 @@ impl Remote {
             told => told.map(|_| true),
         }
     }
+}
+
+fn of_review(review: ReviewId, approve: bool) -> String {
+    format!("/api/v1/pending/{review}/{}", if approve { "approve" } else { "reject" })
+}
+
+/// The decision about a revision that an answer tells of.
+fn decided(mut told: Value) -> Result<Decided, Refusal> {
+    let decision = match told["decided_by"].is_string() {
+        true => Some(took(told.clone())?),
+        false => None,
+    };
+    let run = match told["run_id"].is_string() {
+        true => Some(RunRef {
+            key: RunKey(0),
+            run_id: took(told["run_id"].take())?,
+            dag_id: took(told["dag_id"].clone())?,
+            scope: took(told["scope"].clone())?,
+            number: took(told["number"].take())?,
+            status: took(told["run_status"].take())?,
+        }),
+        false => None,
+    };
+    Ok(Decided {
+        status: took(told["status"].take())?,
+        changed: true,
+        dag_id: took(told["dag_id"].take())?,
+        scope: took(told["scope"].take())?,
+        revision: took(told["revision"].take())?,
+        content_hash: took(told["content_hash"].take())?,
+        tasks: took(told["tasks_count"].take())?,
+        decision,
+        run,
+        next_due: None,
+    })
+}
+
+/// The decision about a task that an answer tells of.
+fn approved(mut told: Value, run: RunRef, approved: bool, changed: bool) -> Result<Approved, Refusal> {
+    Ok(Approved {
+        approved,
+        changed,
+        run,
+        task_id: took(told["task_id"].take())?,
+        status: took(told["task_status"].take())?,
+        by: took(told["decided_by"].take())?,
+        at: took(told["decided_at"].take())?,
+        note: took(told["note"].take())?,
+        outputs: took(told["outputs"].take())?,
+    })
 }
 
 fn of_run(run: RunId, what: &str) -> String {

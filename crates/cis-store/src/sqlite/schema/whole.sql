@@ -17,7 +17,7 @@ CREATE TABLE dag_confirmations (
     decided_by     TEXT    NOT NULL,
     decided_at     INTEGER NOT NULL,
     run_key        INTEGER
-) STRICT;
+, note TEXT) STRICT;
 CREATE TABLE dag_definitions (
     definition_key INTEGER PRIMARY KEY,
     dag_key        INTEGER NOT NULL REFERENCES dags,
@@ -31,7 +31,7 @@ CREATE TABLE dag_definitions (
     created_by     TEXT    NOT NULL,
     created_at     INTEGER NOT NULL,
     updated_at     INTEGER NOT NULL,
-    expires_at     INTEGER, publisher_proven INTEGER NOT NULL DEFAULT 1 CHECK (publisher_proven IN (0, 1)),
+    expires_at     INTEGER, review_id TEXT, publisher_proven INTEGER NOT NULL DEFAULT 1 CHECK (publisher_proven IN (0, 1)),
     UNIQUE (dag_key, revision)
 ) STRICT;
 CREATE TABLE dag_runs (
@@ -169,6 +169,10 @@ CREATE TABLE "queues" (
     needs     TEXT NOT NULL,
     UNIQUE (kind, scope, needs)
 ) STRICT;
+CREATE TABLE secrets (
+    name  TEXT PRIMARY KEY,
+    value BLOB NOT NULL CHECK (length(value) = 32)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE "steps" (
     step_key INTEGER PRIMARY KEY,
     run_key  INTEGER NOT NULL,
@@ -217,7 +221,7 @@ CREATE TABLE task_executions (
     error          TEXT,
     outputs_json   TEXT,
     log_bytes      INTEGER NOT NULL DEFAULT 0,
-    log_cut_bytes  INTEGER NOT NULL DEFAULT 0, asked_at INTEGER CHECK (status <> 'waiting' OR asked_at IS NOT NULL), answer_deadline INTEGER CHECK (answer_deadline IS NULL OR asked_at IS NOT NULL), last_identity TEXT,
+    log_cut_bytes  INTEGER NOT NULL DEFAULT 0, asked_at INTEGER CHECK (status <> 'waiting' OR asked_at IS NOT NULL), answer_deadline INTEGER CHECK (answer_deadline IS NULL OR asked_at IS NOT NULL), review_id TEXT, last_identity TEXT,
     CHECK (status NOT IN ('running', 'cancelling') OR (fence IS NOT NULL AND holder IS NOT NULL)),
     CHECK (status = 'pending' OR status IN ('cancelled', 'skipped') OR deps_left = 0),
     CHECK (hold = 0 OR status = 'ready'),
@@ -239,6 +243,7 @@ CREATE TABLE tokens (
 CREATE INDEX dags_recent ON dags (updated_at);
 CREATE INDEX definitions_expiring ON dag_definitions (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL;
 CREATE INDEX definitions_pending ON dag_definitions (created_at) WHERE status = 'pending';
+CREATE UNIQUE INDEX definitions_review ON dag_definitions (review_id) WHERE review_id IS NOT NULL;
 CREATE INDEX keys_old ON idempotency_keys (created_at);
 CREATE INDEX leases_expiring ON leases (expires);
 CREATE INDEX leases_overdue ON leases (deadline) WHERE deadline IS NOT NULL;
@@ -256,6 +261,7 @@ CREATE INDEX tasks_held ON task_executions (run_key, priority DESC, ready_order)
 CREATE INDEX tasks_live ON task_executions (run_key) WHERE status IN ('running', 'cancelling');
 CREATE INDEX tasks_queue_due ON task_executions (queue_deadline)
     WHERE status = 'ready' AND queue_deadline IS NOT NULL;
+CREATE UNIQUE INDEX tasks_review ON task_executions (review_id) WHERE review_id IS NOT NULL;
 CREATE INDEX tasks_waiting ON task_executions (answer_deadline) WHERE status = 'waiting';
 CREATE INDEX tokens_live ON tokens (secret_hash, expires_at) WHERE revoked_at IS NULL;
 
