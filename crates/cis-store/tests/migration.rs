@@ -7,6 +7,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
+use cis_core::review::{ReviewId, ReviewKind};
 use cis_store::StoreError;
 use cis_store::sqlite::{Durability, Reader, SqliteStore};
 use rusqlite::Connection;
@@ -103,6 +104,48 @@ fn a_file_of_any_version_is_brought_up_to_date() {
         let kept = answers(&conn, "SELECT status FROM task_executions WHERE status = task_id");
         assert_eq!(kept.len(), 9, "from {applied}: {kept:?}");
     }
+}
+
+/// A DAG with a revision of each status, and a run of one of them with a task that waits and one that does not.
+const WAITING: &str = "
+    INSERT INTO dags VALUES (1, 'global', 'd', 2, 1, 1, 0);
+    INSERT INTO dag_definitions (definition_key, dag_key, revision, content_hash, tasks_json, tasks_count, status, created_by,
+        created_at, updated_at) VALUES (1, 1, 1, printf('%064d', 1), '{}', 2, 'confirmed', 'ann', 5, 5),
+                                       (2, 1, 2, printf('%064d', 2), '{}', 2, 'pending', 'ann', 5, 5);
+    INSERT INTO dag_runs (run_key, run_id, dag_key, definition_key, number, status, params_json, priority, attached, created_by,
+        created_at, first_position, first_execution, tasks_total, tasks_left)
+        VALUES (1, '00000000-0000-0000-0000-000000000001', 1, 1, 1, 'running', '{}', 0, 0, 'ann', 5, 1, 1, 2, 2);
+    INSERT INTO task_executions (execution_id, run_key, task_id, status, deps_left, queue_key, priority, asked_at)
+        VALUES (1, 1, 'a', 'waiting', 0, 1, 0, 6), (2, 1, 'b', 'ready', 0, 1, 0, NULL);";
+
+#[test]
+fn what_waited_before_there_were_review_ids_gets_one() {
+    let (dir, migrations) = (support::dir(), migrations());
+    let file = dir.path().join("dag.db");
+    migrated(&file, &migrations[..10]);
+    Connection::open(&file).unwrap().execute_batch(WAITING).unwrap();
+    created(dir.path());
+    let ids = || {
+        let conn = Connection::open(&file).unwrap();
+        let sql = "SELECT coalesce(review_id, '') FROM dag_definitions
+                   UNION ALL SELECT coalesce(review_id, '') FROM task_executions";
+        answers(&conn, sql).into_iter().map(|id| id.parse::<ReviewId>().ok()).collect::<Vec<_>>()
+    };
+    let given = ids();
+    let kinds: Vec<_> = given.iter().map(|id| id.map(ReviewId::kind)).collect();
+    assert_eq!(kinds, [None, Some(ReviewKind::Revision), Some(ReviewKind::Task), None]);
+    created(dir.path());
+    assert_eq!(ids(), given, "and keeps it");
+}
+
+#[test]
+fn every_store_draws_a_secret_of_its_own_and_keeps_it() {
+    let (one, two) = (support::dir(), support::dir());
+    let secret = |file: &Path| answers(&Connection::open(file).unwrap(), "SELECT hex(value) FROM secrets");
+    let first = secret(&created(one.path()));
+    assert_eq!((first.len(), first[0].len()), (1, 64));
+    assert_ne!(first, secret(&created(two.path())));
+    assert_eq!(first, secret(&created(one.path())));
 }
 
 /// What it builds one for is built anew for every row that is written.

@@ -52,27 +52,41 @@ fn a_run_goes_on_when_somebody_approves() {
     node.dag("d", GATED);
     let mut run = node.spawn(["run", "d.toml"]);
     let asked = run.until("Ship it?");
-    assert!(asked.contains("`cis approve d#1 ask --input region=STRING --input share=INTEGER`"), "{asked}");
-    node.ok(["status", "d"]).says("? waiting").says("Ship it?  `cis approve d#1 ask");
+    let review = node.review("d");
+    let command = format!("cis approve {review} --input region=STRING --input share=INTEGER");
+    assert!(asked.contains(&format!("`{command}`")), "{asked}");
+    node.ok(["status", "d"]).says("? waiting").says(&format!("Ship it?  `{command}`"));
     let pending = node.json(["pending"])["pending"].clone();
     assert_eq!((&pending[0]["kind"], &pending[0]["run"]), (&json!("task"), &json!("d#1")));
     assert_eq!(pending[0]["input"], json!({"region": "string", "share": "integer"}));
-    node.ok(["pending"]).says("d#1 ask").says("cis approve d#1 ask --input region=STRING");
+    assert_eq!(pending[0]["command"], *command);
+    assert_eq!(node.task("d", "ask")["review_id"], *review);
+    node.ok(["pending"]).says("d#1 ask").says(&command);
+    // The name of a DAG says nothing about which of its runs was looked at.
+    let named = node.cis(["approve", "d", "ask", "--input", "region=eu", "--input", "share=5"]).code(2);
+    named.says_nothing().tells("error[ValidationFailed]").tells(&format!("`{command}`"));
     // What does not fit is told, and changes nothing.
-    node.cis(["approve", "d", "ask"]).code(2).says_nothing().tells("needs `region`").tells("needs `share`");
-    let wrong = ["approve", "d", "ask", "--input", "region=eu", "--input", "share=much"];
+    node.cis(["approve", &review]).code(2).says_nothing().tells("needs `region`").tells("needs `share`");
+    let wrong = ["approve", "d#1", "ask", "--input", "region=eu", "--input", "share=much"];
     node.cis(wrong).code(2).tells("input.share: expected integer");
-    node.cis(["approve", "d", "ship"]).code(4).tells("waits for nobody's approval");
+    node.cis(["approve", "d", "ship"]).code(4).tells("waits for no decision");
+    node.cis(["approve", "d#1", "ship"]).code(4).tells("waits for nobody's approval");
     node.cis(["approve", "d", "akk"]).code(3).tells("did you mean `ask`?");
-    let right = ["approve", "d#1", "ask", "--input", "region=eu", "--input", "share=5", "--note", "go"];
+    let right = ["confirm", &review, "--input", "region=eu", "--input", "share=5", "--note", "go"];
     node.ok(right).says("d#1 ask is approved");
     run.wait().code(0);
     assert_eq!(node.logs("d", "ship"), "to eu: 5\n");
     assert_eq!(node.states("d"), "build=completed ask=completed ship=completed");
     // Again it is the same; the other way it is too late.
-    node.ok(["approve", "d", "ask", "--input", "region=eu", "--input", "share=5"])
+    node.ok(["approve", &review, "--input", "region=eu", "--input", "share=5"])
         .says("was approved already, by");
-    node.cis(["reject", "d", "ask"]).code(4).says_nothing().tells("error[InvalidTransition]");
+    node.ok(["approve", "d#1", "ask", "--input", "region=eu", "--input", "share=5"])
+        .says("was approved already, by");
+    let decision = node.task("d", "ask")["decision"].clone();
+    assert!(decision["decided_at"].is_number() && decision["decided_by"].is_string(), "{decision}");
+    assert_eq!(decision["note"], "go");
+    node.ok(["status", "d"]).says("approved by ").says(": go");
+    node.cis(["reject", &review]).code(4).says_nothing().tells("error[InvalidTransition]");
     node.ok(["pending"]).says_nothing().tells("nothing waits for anybody");
     node.assert_sound();
 }
@@ -88,7 +102,7 @@ fn a_rejection_is_a_failure_that_says_who_and_why() {
     let cause = task["cause"].as_str().unwrap();
     assert!(cause.starts_with("rejected by ") && cause.ends_with(": not today"), "{cause}");
     assert!(!node.path("ran").exists());
-    node.cis(["approve", "d", "a"]).code(4).tells("was rejected by");
+    node.cis(["approve", "d#1", "a"]).code(4).tells("was rejected by");
     // A new run asks again.
     node.ok(["dag", "resume", "d", "--detach"]);
     node.ok(["approve", "d#2", "a"]);
@@ -104,12 +118,18 @@ fn without_a_task_a_dag_is_meant() {
     node.dag("e", CONFIRMED);
     node.ok(["dag", "publish", "d.toml"]);
     node.ok(["dag", "publish", "e.toml"]);
-    node.ok(["pending"]).says("d revision 1").says("cis dag confirm d").says("cis dag confirm e");
-    node.cis(["approve", "d", "--note", "x"]).code(2).says_nothing();
-    node.ok(["approve", "d"]).says("Started d#1 in the background");
-    node.ok(["reject", "e"]).says("Rejected `e` revision 1");
+    let (d, e) = (node.review("d"), node.review("e"));
+    let pending = node.ok(["pending"]).says("d revision 1");
+    pending.says(&format!("cis confirm {d}")).says(&format!("cis confirm {e}"));
+    node.cis(["approve", &d, "--input", "x=y"]).code(2).says_nothing();
+    node.ok(["approve", &d, "--note", "fine"]).says("Started d#1 in the background");
+    node.ok(["reject", "e", "--note", "not now"]).says("Rejected `e` revision 1");
+    node.ok(["status", "e"]).says("rejected by ").says(": not now");
+    node.ok(["status", "d"]).says("confirmed by ").says(": fine");
+    node.ok(["dag", "runs", "d"]).says("fine");
     // Once it runs, it is its tasks that wait.
-    node.cis(["approve", "d"]).code(2).says_nothing().tells("hint: `cis approve d#1 a`");
+    let task = node.review("d");
+    node.cis(["approve", "d"]).code(2).says_nothing().tells(&format!("hint: `cis approve {task}`"));
     node.ok(["dag", "cancel", "d"]);
     node.cis(["status", "d", "--watch"]).code(1);
     assert_eq!(node.states("d"), "a=cancelled");
@@ -246,7 +266,7 @@ fn a_question_outlives_its_node() {
     again.running.signal(Signal::TERM);
     again.running.wait().code(0);
     node.ok(["run", "last.toml", "--detach"]);
-    node.ok(["approve", "last", "ask"]);
+    node.confirm("last");
     node.wait_idle();
     assert_eq!(node.stored("last"), "ask=completed");
     node.assert_sound();

@@ -45,9 +45,10 @@ fn every_command_speaks_json() {
     for args in READING {
         assert_eq!(node.json(args)["success"], true, "{args:?}");
     }
+    let review = node.review("p");
     for args in [
         &["dag", "publish", "p.toml"][..],
-        &["dag", "confirm", "p"],
+        &["dag", "confirm", &review],
         &["run", "--detach", "p.toml"],
         &["dag", "cancel", "p"],
         &["dag", "resume", "d", "--detach"],
@@ -74,7 +75,10 @@ fn every_command_speaks_json() {
     assert_eq!(node.json(["dag", "confirm", "q", "--reject"])["status"], "rejected");
 }
 
-const WRONG: [(&[&str], i32, &str); 15] = [
+const WRONG: [(&[&str], i32, &str); 18] = [
+    (&["confirm", "r-0000-0000-0000"], 3, "NotFound"),
+    (&["confirm", "p"], 2, "ValidationFailed"),
+    (&["dag", "confirm", "p", "--content-hash", "0123456789ab"], 2, "ValidationFailed"),
     (&["status", "nope"], 3, "NotFound"),
     (&["status", "dd"], 3, "NotFound"),
     (&["status", "d#7"], 3, "NotFound"),
@@ -198,6 +202,10 @@ fn help_is_there_for_every_command() {
         "coordinator",
         "dag run",
         "dag publish",
+        "confirm",
+        "approve",
+        "reject",
+        "pending",
         "dag confirm",
         "dag list",
         "dag status",
@@ -393,5 +401,5 @@ fn whoever_stops_watching_leaves_the_run_alone() {
 fn a_usage_error_as_json_says_what_is_missing() {
     let node = Node::new();
     let told = node.cis(["dag", "confirm", "--json"]).code(2).json();
-    assert!(told["error"]["message"].as_str().unwrap().contains("<ID>"), "{told}");
+    assert!(told["error"]["message"].as_str().unwrap().contains("<WHAT>"), "{told}");
 }

@@ -242,7 +242,7 @@ fn an_agent_needs_a_node() {
 }
 
 /// What an agent may try to become the owner, each on a line of its own that begins with how it went.
-fn attempts(node: &Node) -> String {
+fn attempts(node: &Node, review: &str) -> String {
     let (data, beside) = (node.data.display(), node.path("beside"));
     std::fs::create_dir(&beside).unwrap();
     let lines = [
@@ -255,8 +255,8 @@ fn attempts(node: &Node) -> String {
         ("remove", format!("rm -f {data}/admin.token")),
         ("move", format!("mv {data} {}/data", beside.display())),
         ("link", format!("ln {data}/admin.token {}/link", beside.display())),
-        ("confirm", format!("{EXE} --data-dir {data} dag confirm d")),
-        ("as-owner", format!("env -u CIS_TOKEN {EXE} --data-dir {data} dag confirm d")),
+        ("confirm", format!("{EXE} --data-dir {data} confirm {review}")),
+        ("as-owner", format!("env -u CIS_TOKEN {EXE} --data-dir {data} confirm {review}")),
         ("mint", format!("env -u CIS_TOKEN {EXE} --data-dir {data} token create x --as owner")),
         (
             "work",
@@ -274,8 +274,10 @@ fn an_agent_cannot_reach_the_data_directory() {
     let node = Node::new();
     let up = node.up();
     node.ok(["identity", "show"]);
-    assert_eq!(up.client.with(&node.token(["a"])).post("/api/v1/dag/publish", &dag("d")).status, 201);
-    let script = node.write("attempts.sh", attempts(&node));
+    let published = up.client.with(&node.token(["a"])).post("/api/v1/dag/publish", &dag("d"));
+    assert_eq!(published.status, 201);
+    let review = published.json()["review_id"].as_str().unwrap().to_owned();
+    let script = node.write("attempts.sh", attempts(&node, &review));
     let run = |sandbox: &str| {
         node.cis(["agent", "run", "--sandbox", sandbox, "a", "--", "sh", script.to_str().unwrap()])
     };
@@ -293,7 +295,7 @@ fn an_agent_cannot_reach_the_data_directory() {
     }
     assert_eq!(up.client.get("/api/v1/dag/d/status").json()["status"], "pending");
     // Who asks for no sandbox is told what that means, and still does not become the owner by accident.
-    let script = format!("{EXE} --data-dir {} dag confirm d", node.data.display());
+    let script = format!("{EXE} --data-dir {} confirm {review}", node.data.display());
     let open = node.cis(["agent", "run", "--sandbox", "off", "a", "--", "sh", "-c", &script]);
     open.code(1).tells("warning: the data directory is not hidden from it").tells("error[Forbidden]");
     assert_eq!(up.client.get("/api/v1/dag/d/status").json()["status"], "pending");
@@ -334,11 +336,12 @@ fn an_empty_token_makes_nobody_the_owner() {
     let _up = node.up();
     node.dag("d", "tasks = [{ id = 'a', command = 'true' }]");
     node.ok(["dag", "publish", "d.toml"]);
-    let mut command = node.command(["dag", "confirm", "d"]);
+    let review = node.review("d");
+    let mut command = node.command(["confirm", &review]);
     command.env("CIS_TOKEN", "");
     let refused = Running::start(command).wait().code(1).says_nothing();
     refused.tells("error[Unauthorized]: the token is empty").tells("hint: `--token` or `CIS_TOKEN`");
-    node.cis(["--token", "", "dag", "confirm", "d"]).code(1).says_nothing().tells("the token is empty");
+    node.cis(["--token", "", "confirm", &review]).code(1).says_nothing().tells("the token is empty");
     assert_eq!(node.json(["dag", "list"])["dags"][0]["status"], "pending");
 }
 
@@ -354,9 +357,12 @@ fn whoever_has_a_token_is_not_the_owner() {
         command.env("CIS_TOKEN", &up.client.token).env("CIS_NODE", "http://127.0.0.1:1");
         Running::start(command).wait()
     };
+    let review = node.review("d");
     for args in [
         ["dag", "confirm", "d"].as_slice(),
         &["dag", "confirm", "d", "--reject"],
+        &["confirm", &review],
+        &["reject", &review],
         &["dag", "publish", "d.toml"],
         &["dag", "list"],
         &["run", "d.toml"],

@@ -80,7 +80,7 @@ fn fail(node: &Node, me: &str) {
 fn publish(node: &Node, me: &str) {
     node.write(&format!("{me}.toml"), BRIEF);
     expect(node, 0, &["dag", "publish", &format!("{me}.toml")]);
-    expect(node, 0, &["dag", "confirm", me]);
+    expect(node, 0, &["confirm", &node.review(me)]);
     expect(node, 0, &["status", me, "--watch"]);
     assert_eq!(node.states(me), "a=completed b=completed c=completed");
 }
@@ -153,7 +153,7 @@ fn all_at_once_publish_confirm_and_run_the_same() {
     let created = published.iter().filter(|ran| ran.json()["status"] == "created").count();
     assert_eq!(created, 1, "one content, one DAG");
     published.iter().for_each(calm);
-    let confirmed = together(&["dag", "confirm", "same", "--json"]);
+    let confirmed = together(&["confirm", &node.review("same"), "--json"]);
     confirmed.into_iter().for_each(|ran| calm(&ran.code(0)));
     node.ok(["status", "same", "--watch"]);
     assert_eq!(

@@ -285,6 +285,7 @@ fn wrong_requests_hear_what_is_wrong() {
     assert_eq!(up.client.get("/api/v1/dag/d/status?wait=soon").status, 422);
     let wrong_hash = json!({"content_hash": "0".repeat(64)}).to_string();
     assert_eq!(up.client.post("/api/v1/dag/d/confirm", &wrong_hash).status, 404);
+    assert_eq!(up.client.post("/api/v1/dag/d/confirm", "{\"content_hash\": \"0000\"}").status, 422);
     let own = format!("http://{}", up.client.address);
     let browser = [("Origin", own.as_str()), ("Content-Type", "text/plain")];
     assert_eq!(up.client.call("POST", "/api/v1/dag/publish", &browser, &dag("e", "true")).status, 422);

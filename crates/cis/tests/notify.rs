@@ -193,6 +193,7 @@ fn a_webhook_hears_what_waits_and_what_failed_signed() {
     let told = waiting.json();
     assert_eq!((&told["occasion"], &told["type"]), (&json!("waiting"), &json!("cis.dag.publish")));
     assert_eq!((&told["subject"], &told["id"]), (&json!("backup"), &json!(waiting.header("webhook-id"))));
+    assert_eq!(told["data"]["data"]["review_id"], node.review("backup"));
     waiting.answer("204 No Content");
     let run_id = confirm(&up.client, "backup");
     let failed = receiver.hear();

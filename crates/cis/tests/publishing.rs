@@ -4,25 +4,29 @@ mod support;
 
 use support::Node;
 
-const DAG: &str = "tasks = [{ id = 'a', command = 'echo first > ran' }]";
-const OTHER: &str = "tasks = [{ id = 'a', command = 'echo second > ran' }]";
+/// Writes a DAG whose task leaves `word` in `ran`, wherever it starts.
+fn dag(node: &Node, word: &str) {
+    let ran = node.path("ran");
+    node.dag("d", &format!("tasks = [{{ id = 'a', command = 'echo {word} > {}' }}]", ran.display()));
+}
 
 #[test]
 fn what_is_published_waits_for_a_person() {
     let node = Node::new();
-    node.dag("d", DAG);
+    dag(&node, "first");
     let published = node.ok(["dag", "publish", "d.toml"]).says("Published `d` revision 1");
-    published.tells("hint: `cis dag confirm d` confirms and starts it");
+    let review = node.review("d");
+    published.tells(&format!("hint: `cis confirm {review}` confirms and starts it"));
     node.cis(["run", "d"])
         .code(5)
         .says_nothing()
         .tells("error[AwaitingConfirmation]")
-        .tells("hint: `cis dag confirm d`");
+        .tells(&format!("hint: `cis confirm {review}`"));
     node.cis(["dag", "cancel", "d"]).code(3).says_nothing().tells("`d` has never run");
     node.cis(["status", "d", "--watch"]).code(5);
     node.ok(["dag", "list", "-s", "pending"]).says("d ");
     assert!(!node.path("ran").exists());
-    node.ok(["dag", "confirm", "d"]).says("Started d#1 in the background");
+    node.ok(["confirm", &review]).says("Started d#1 in the background");
     node.ok(["status", "d", "--watch"]);
     assert_eq!(node.read("ran"), "first\n");
     node.ok(["run", "d"]).tells("d#2 completed");
@@ -32,18 +36,26 @@ fn what_is_published_waits_for_a_person() {
 #[test]
 fn the_same_content_again_is_the_same_dag() {
     let node = Node::new();
-    node.dag("d", DAG);
+    dag(&node, "first");
     let first = node.json(["dag", "publish", "d.toml"]);
     // Another format, another spelling, the same meaning.
     node.write(
         "d.json",
-        r#"{"dag":{"dag_id":"d","tasks":[{"command":"echo first > ran","type":"shell","id":"a"}]}}"#,
+        format!(
+            r#"{{"dag":{{"dag_id":"d","tasks":[{{"command":"echo first > {}","type":"shell","id":"a"}}]}}}}"#,
+            node.path("ran").display()
+        ),
     );
     let again = node.json(["dag", "publish", "d.json"]);
     assert_eq!((&first["status"], &again["status"]), (&"created".into(), &"already_exists".into()));
     assert_eq!((&first["content_hash"], &first["revision"]), (&again["content_hash"], &again["revision"]));
-    node.ok(["dag", "confirm", "d"]);
-    node.ok(["dag", "confirm", "d"]);
+    let review = node.review("d");
+    assert_eq!(
+        (&first["review_id"], &again["review_id"]),
+        (&review.as_str().into(), &review.as_str().into())
+    );
+    node.ok(["dag", "confirm", &review]);
+    node.ok(["approve", &review.to_uppercase()]);
     node.ok(["status", "d", "--watch"]);
     assert_eq!(
         node.json(["dag", "runs", "d"])["runs"].as_array().unwrap().len(),
@@ -57,9 +69,9 @@ fn the_same_content_again_is_the_same_dag() {
 #[test]
 fn other_content_under_the_same_name_is_a_conflict_or_a_revision() {
     let node = Node::new();
-    node.dag("d", DAG);
+    dag(&node, "first");
     node.ok(["run", "d.toml"]);
-    node.dag("d", OTHER);
+    dag(&node, "second");
     node.cis(["dag", "publish", "d.toml"])
         .code(4)
         .says_nothing()
@@ -71,7 +83,8 @@ fn other_content_under_the_same_name_is_a_conflict_or_a_revision() {
     node.ok(["run", "d"]).tells("a newer revision of `d` waits for confirmation; revision 1 runs");
     assert_eq!(node.read("ran"), "first\n");
     let hash = published["content_hash"].as_str().unwrap();
-    node.cis(["dag", "confirm", "d", "--content-hash", "0000"]).code(3).says_nothing();
+    let unknown = "0".repeat(64);
+    node.cis(["dag", "confirm", "d", "--content-hash", &unknown]).code(3).says_nothing();
     node.ok(["dag", "confirm", "d", "--content-hash", hash]);
     node.ok(["status", "d", "--watch"]);
     assert_eq!(node.read("ran"), "second\n");
@@ -81,16 +94,20 @@ fn other_content_under_the_same_name_is_a_conflict_or_a_revision() {
 #[test]
 fn a_rejected_revision_does_not_run_and_can_be_asked_for_again() {
     let node = Node::new();
-    node.dag("d", DAG);
+    dag(&node, "first");
     node.ok(["dag", "publish", "d.toml"]);
+    let review = node.review("d");
     node.ok(["dag", "confirm", "d", "--reject"]).says("Rejected `d` revision 1");
+    node.ok(["reject", &review]).says("Rejected `d` revision 1");
     node.ok(["dag", "list", "-s", "rejected"]).says("d ");
     let run = node.cis(["run", "d"]);
     assert_ne!(run.status.code(), Some(0), "{run}");
     node.cis(["dag", "confirm", "d"]).code(4).says_nothing().tells("error[InvalidTransition]");
+    node.cis(["confirm", &review]).code(4).says_nothing().tells("error[InvalidTransition]");
     assert!(!node.path("ran").exists());
     assert_eq!(node.json(["dag", "publish", "d.toml"])["revision_status"], "pending");
-    node.ok(["dag", "confirm", "d"]);
+    assert_ne!(node.review("d"), review, "the same content asked for again is another request");
+    node.confirm("d");
     node.ok(["status", "d", "--watch"]);
     assert_eq!(node.read("ran"), "first\n");
     node.assert_sound();
@@ -128,7 +145,7 @@ fn two_projects_may_use_the_same_name() {
 #[test]
 fn a_command_that_fails_confirms_nothing() {
     let node = Node::new();
-    node.dag("d", DAG);
+    dag(&node, "first");
     node.ok(["dag", "publish", "d.toml"]);
     node.ok(["dag", "confirm", "--reject", "d"]).says("Rejected");
     node.cis(["run", "d.toml", "--only", "zz"]).code(3).says_nothing().tells("no task `zz`");

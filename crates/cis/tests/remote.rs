@@ -60,7 +60,7 @@ fn masked(ran: &Ran) -> (Option<i32>, String, String) {
     let mask = |text: &str| {
         let ids = Regex::new("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(tok|cis)_[A-Za-z0-9_-]+").unwrap();
         let rest = Regex::new(
-            r#""(at|position|decided_by)":("[^"]*"|\d+)|\d+(\.\d+)?(ms|s)\b|published_by":"[^"]*"#,
+            r#""(at|position|decided_by|decided_at)":("[^"]*"|\d+)|r(-[0-9a-z]{4}){3}|\d+(\.\d+)?(ms|s)\b|published_by":"[^"]*"#,
         );
         rest.unwrap().replace_all(&ids.replace_all(text, "ID"), "…").into_owned()
     };
@@ -102,6 +102,7 @@ fn looking_tells_the_same_from_anywhere() {
     node.ok(["dag", "publish", "other/new.json"]);
     up.client.follow(None, |_, event| event["data"]["status"] == "waiting");
     let run = node.json(["status", "two"])["run_id"].as_str().unwrap().to_owned();
+    let gate = node.review("gate");
     for args in [
         ["dag", "list"].as_slice(),
         &["dag", "list", "--status", "pending"],
@@ -153,8 +154,12 @@ fn looking_tells_the_same_from_anywhere() {
         &["approve", "gate"],
         &["approve", "gate", "zz"],
         &["approve", "gate", "ask", "--input", "n=x"],
+        &["approve", &gate, "--input", "n=x"],
         &["dag", "confirm", "new", "--content-hash", "0000"],
+        &["dag", "confirm", "new", "--scope", "user-x"],
+        &["dag", "confirm", "two"],
         &["dag", "confirm", "two", "--reject"],
+        &["confirm", "r-0000-0000-0000"],
         &["token", "revoke", "tok_none"],
     ] {
         for args in [args.to_vec(), [args, &["--json"]].concat()] {
@@ -184,6 +189,7 @@ fn doing_tells_the_same_from_anywhere() {
         node.dag("long", "tasks = [{ id = 'a', command = 'sleep 1000' }]");
         node.dag("skilled", "tasks = [{ id = 'a', skill = 'nowhere' }]");
     }
+    let long = home.json(["dag", "validate", "long.toml"])["content_hash"].as_str().unwrap().to_owned();
     for args in [
         ["dag", "publish", "two.toml"].as_slice(),
         &["dag", "publish", "two.toml"],
@@ -203,12 +209,14 @@ fn doing_tells_the_same_from_anywhere() {
         &["dag", "pause", "gate"],
         &["dag", "unpause", "gate"],
         &["approve", "gate", "ask", "--input", "n=3", "--input", "s=4", "--note", "well"],
-        &["approve", "gate", "ask", "--input", "n=3", "--input", "s=4", "--note", "well"],
+        &["approve", "gate#1", "ask", "--input", "n=3", "--input", "s=4", "--note", "well"],
+        &["approve", "gate#1", "ask", "--input", "n=3", "--input", "s=4", "--note", "well"],
         &["reject", "gate", "ask"],
         &["status", "gate", "--watch"],
         &["dag", "publish", "long.toml"],
         &["dag", "confirm", "long"],
-        &["dag", "confirm", "long"],
+        &["dag", "confirm", "long", "--content-hash", &long],
+        &["dag", "confirm", "long", "--content-hash", &long],
         &["dag", "cancel", "long", "--kill"],
         &["status", "long", "--watch"],
         &["dag", "cancel", "long"],
@@ -241,18 +249,25 @@ fn an_agent_asks_and_a_person_answers() {
     let agent = owner.with(&node.token(["bob"]));
     node.dag("two", TWO);
     agent.cis(&["dag", "publish", "two.toml"]).code(0).says("Published `two` revision 1");
-    agent.cis(&["dag", "confirm", "two"]).code(1).says_nothing().tells("error[Forbidden]");
+    let review = node.review("two");
+    agent.cis(&["confirm", &review]).code(1).says_nothing().tells("error[Forbidden]");
     let awaits = agent.cis(&["run", "two.toml"]).code(5).says_nothing();
     awaits
         .tells("error[AwaitingConfirmation]: `two` revision 1 is published and waits")
-        .tells("cis dag confirm two");
+        .tells(&format!("cis confirm {review}"));
     agent.cis(&["run", "two"]).code(5).tells("error[AwaitingConfirmation]");
     agent.cis(&["token", "list"]).code(1).tells("error[Forbidden]");
     agent.cis(&["node", "drain"]).code(1).tells("error[Forbidden]");
     assert_eq!(node.json(["status", "two"])["status"], "pending");
     agent.cis(&["logs", "two"]).code(3).tells("has never run");
-    agent.cis(&["pending"]).code(0).says("cis dag confirm two");
-    owner.cis(&["dag", "confirm", "two"]).code(0).says("Started two#1 in the background (2 tasks)");
+    agent.cis(&["pending"]).code(0).says(&format!("cis confirm {review}"));
+    owner
+        .cis(&["confirm", &review, "--note", "go"])
+        .code(0)
+        .says("Started two#1 in the background (2 tasks)");
+    owner.cis(&["confirm", &review]).code(0).says("two#1");
+    owner.cis(&["reject", &review]).code(4).says_nothing().tells("error[InvalidTransition]");
+    agent.cis(&["status", "two#1"]).code(0).says("confirmed by ").says(": go");
     agent.cis(&["status", "two", "--watch"]).code(0).says("First").tells("two#1 completed");
     agent.cis(&["run", "two"]).code(0).tells("two#2 completed");
 }

@@ -76,7 +76,7 @@ fn the_seeds_files_run_as_they_are() {
 fn a_changed_skill_needs_a_new_confirmation() {
     let node = with_skill();
     node.ok(["dag", "publish", "d.toml"]);
-    node.ok(["dag", "confirm", "d"]);
+    node.confirm("d");
     node.ok(["status", "d", "--watch"]);
     node.write(
         ".cis/skills/greet/run.sh",
@@ -86,7 +86,7 @@ fn a_changed_skill_needs_a_new_confirmation() {
     node.cis(["run", "d"]).code(1).tells("skill `greet` has changed since this revision was confirmed");
     node.cis(["dag", "publish", "d.toml"]).code(4).tells("error[ContentConflict]");
     node.ok(["dag", "publish", "d.toml", "--revision"]);
-    node.ok(["dag", "confirm", "d"]);
+    node.confirm("d");
     node.ok(["status", "d", "--watch"]);
     assert_eq!(node.logs("d", "b"), "changed to all\n");
     // Running a file is its caller's own act: it takes the skill as it is.

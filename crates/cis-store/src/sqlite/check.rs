@@ -79,6 +79,7 @@ fn invariants(store: &Reader) -> Answer<Vec<String>> {
         (UNOWNED, "tasks of runs that are not there"),
         (FORGOTTEN, "runs that were confirmed and are neither there nor pruned"),
         (OUTDATED, "DAGs whose latest run is another"),
+        (UNREVIEWED, "revisions or tasks that wait without a review id"),
     ] {
         let found: Vec<i64> = store.collect(sql, [], |row| row.get(0))?;
         if !found.is_empty() {
@@ -135,5 +136,8 @@ const UNOWNED: &str = "SELECT execution_id FROM task_executions t
 const FORGOTTEN: &str = "SELECT run_key FROM dag_confirmations c WHERE run_key IS NOT NULL
        AND NOT EXISTS (SELECT 1 FROM dag_runs r WHERE r.run_key = c.run_key)
        AND NOT EXISTS (SELECT 1 FROM pruned_runs p WHERE p.run_key = c.run_key)";
+const UNREVIEWED: &str =
+    "SELECT definition_key FROM dag_definitions WHERE status = 'pending' AND review_id IS NULL
+     UNION ALL SELECT execution_id FROM task_executions WHERE status = 'waiting' AND review_id IS NULL";
 const OUTDATED: &str = "SELECT dag_key FROM dags d WHERE latest_run IS NOT
      (SELECT run_key FROM dag_runs r WHERE r.dag_key = d.dag_key ORDER BY number DESC LIMIT 1)";

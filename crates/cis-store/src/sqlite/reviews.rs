@@ -156,3 +156,28 @@ impl Reader {
         Ok(found.map(|(line, status)| ReviewLine::Dag(RevisionReview { line, status })))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_is_taken_is_not_given_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = super::super::migrate::open(&dir.path().join("dag.db"), Default::default()).unwrap();
+        let secret = secret(&conn).unwrap().unwrap();
+        let opening =
+            Opening::Revision { dag: 7, revision: Revision(7), content_hash: "x", opened_at: Timestamp(7) };
+        let first = free_id(&conn, &secret, &opening).unwrap();
+        conn.execute_batch(&format!(
+            "INSERT INTO dags VALUES (1, 'global', 'd', 1, 0, NULL, 0);
+             INSERT INTO dag_definitions (dag_key, revision, content_hash, tasks_json, tasks_count, status, created_by,
+                 created_at, updated_at, review_id)
+             VALUES (1, 1, printf('%064d', 1), '{{}}', 1, 'rejected', 'ann', 5, 5, '{first}');"
+        ))
+        .unwrap();
+        let second = free_id(&conn, &secret, &opening).unwrap();
+        assert_eq!(second, ReviewId::derive(&secret, &opening, 1));
+        assert_ne!(second, first);
+    }
+}

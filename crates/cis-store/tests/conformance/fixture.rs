@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cis_core::dag::Dag;
 use cis_core::error::ErrorCode;
 use cis_core::id::{Epoch, ExecutionId, RunKey};
+use cis_core::review::ReviewId;
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::TaskStatus;
@@ -36,6 +37,10 @@ pub(crate) trait Home: Sized {
     fn look(&self, run: RunKey) -> Sight;
     /// Is there such a run?
     fn knows(&self, run: RunKey) -> bool;
+    /// The review ids of a run's tasks that wait for a person.
+    fn reviews(&self, run: RunKey) -> Vec<ReviewId>;
+    /// Is there anything with this review id?
+    fn knows_review(&self, id: ReviewId) -> bool;
     /// Every invariant that does not hold.
     fn violations(&self) -> Vec<String>;
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `publish` | revisions and decisions about them |
 //! | `once` | decisions by name, and requests that are done once |
+//! | `reviews` | decisions by review id |
 //! | `runs` | creating runs |
 //! | `claims` | order, filters, windows, fences |
 //! | `leases` | tasks that somebody outside holds |
@@ -34,6 +35,7 @@ mod pruning;
 mod publish;
 mod resume;
 mod retries;
+mod reviews;
 mod runs;
 mod stopping;
 #[path = "../support/mod.rs"]
@@ -42,6 +44,7 @@ mod support;
 use std::path::PathBuf;
 
 use cis_core::id::RunKey;
+use cis_core::review::ReviewId;
 use cis_store::sqlite::{Chunks, Durability, Reader, SqliteStore, check};
 use fixture::{FENCES, Home, Sight, TaskSight};
 use tempfile::TempDir;
@@ -109,6 +112,17 @@ impl Home for SqliteHome {
         self.reader().run(run).expect("a look").is_some()
     }
 
+    fn reviews(&self, run: RunKey) -> Vec<ReviewId> {
+        let reader = self.reader();
+        let line = reader.run(run).expect("a run line").expect("a run");
+        let tasks = reader.tasks(&line, &[], u32::MAX).expect("its tasks");
+        tasks.iter().filter_map(|task| task.review_id).collect()
+    }
+
+    fn knows_review(&self, id: ReviewId) -> bool {
+        self.reader().review(id).expect("a look").is_some()
+    }
+
     fn violations(&self) -> Vec<String> {
         check::violations(&self.reader()).expect("a check")
     }
@@ -137,6 +151,14 @@ suite! { sqlite, crate::SqliteHome:
         a_refusal_is_kept_and_what_it_did_is_not,
         a_run_is_started_and_stopped_once,
         an_answer_is_kept_for_a_day,
+    }
+    reviews {
+        every_opening_has_a_review_id_of_its_own,
+        a_decision_by_review_id_is_about_that_revision_alone,
+        the_same_decision_by_review_id_again_answers_the_same,
+        a_part_of_a_hash_decides_nothing,
+        a_note_has_bounds,
+        every_waiting_task_has_a_review_id_until_it_is_pruned,
     }
     runs {
         asked_again_it_is_the_same_run,

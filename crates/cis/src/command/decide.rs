@@ -150,13 +150,22 @@ fn decide_dag(
         let subject = Subject { dag: &found.dag, content_hash: &known.content_hash, review: None };
         return decide_revision(setup, &found.view, &subject, decision);
     }
-    let pending = revisions.iter().find(|revision| revision.status == RevisionStatus::Pending);
+    let pending = revisions.first().filter(|revision| revision.status == RevisionStatus::Pending);
     check_is_dag(&found, pending.is_some(), decision.approve)?;
     let review = match pending.and_then(|revision| revision.review_id) {
         Some(id) => found.view.review(id)?,
         None => None,
     };
-    let Some(review) = review else { return Err(not_pending(&found.dag, revisions.first())) };
+    let Some(review) = review else {
+        return match revisions.first() {
+            // The same again is the same.
+            Some(latest) if latest.status == RevisionStatus::Rejected && !decision.approve => {
+                let (dag, content_hash) = (&found.dag, latest.content_hash.as_str());
+                decide_revision(setup, &found.view, &Subject { dag, content_hash, review: None }, decision)
+            }
+            latest => Err(not_pending(&found.dag, latest)),
+        };
+    };
     if decision.approve {
         review_by_name(setup, &found.view, name, &review)?;
     }

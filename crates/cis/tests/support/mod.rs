@@ -143,6 +143,21 @@ impl Node {
         Running::start(command).wait().json()
     }
 
+    /// What to decide about `dag` by: its pending revision, or the task of it that waits.
+    pub fn review(&self, dag: &str) -> String {
+        let pending = self.json(["pending"])["pending"].clone();
+        let found = pending.as_array().unwrap().iter().rev().find(|one| one["dag_id"] == dag);
+        found.unwrap_or_else(|| panic!("nothing of `{dag}` waits: {pending}"))["review_id"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    /// Confirms what waits of `dag`, as a person does who has read it.
+    pub fn confirm(&self, dag: &str) -> Ran {
+        self.ok(["confirm", &self.review(dag)])
+    }
+
     /// How a task of the latest run of `dag` stands, with everything known of it.
     pub fn task(&self, dag: &str, task: &str) -> Value {
         let status = self.json(["status", dag]);
