@@ -32,6 +32,7 @@ use signal_hook::iterator::Signals;
 use super::{Failure, Outcome, Setup, token};
 use crate::cli::{AgentArgs, Sandbox};
 use crate::sandbox;
+use crate::term::reveal;
 
 /// What a shell says of a command that is not there, or cannot be run.
 const EXIT_MISSING: u8 = 127;
@@ -53,7 +54,7 @@ pub(super) fn run(setup: &Setup, args: &AgentArgs) -> Outcome {
     let ended = command(&options, args, &access, confine).and_then(|child| wait(child, signals));
     if let Err(refusal) = take_back(&options, &access.token) {
         let (id, lasts) = (&access.token.token_id, &args.expires);
-        tell!("warning: its token `{id}` could not be taken back: {refusal}");
+        tell!("warning: its token `{id}` could not be taken back: {}", reveal(&refusal.to_string()));
         tell!("hint: `cis token revoke {id}`, or it runs out in {lasts}");
     }
     ended

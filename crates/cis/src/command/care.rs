@@ -14,7 +14,7 @@ use serde_json::json;
 use super::{Failure, Outcome, Setup, list};
 use crate::config::ConfigError;
 use crate::term::table::Cell;
-use crate::term::{Face, Table, Tone, text, time};
+use crate::term::{Face, Table, Tone, reveal, text, time};
 
 /// `cis doctor`.
 pub(super) fn doctor(setup: &Setup, repair: bool) -> Outcome {
@@ -36,7 +36,7 @@ fn show(examined: &[Examined]) {
     list::print(&table);
     for Examined { check, found, repaired, hint, .. } in examined {
         for line in found.iter().chain(repaired) {
-            tell!("{check}: {}", text::clean(line));
+            tell!("{check}: {}", reveal(line));
         }
         if let Some(hint) = hint {
             tell!("hint: {hint}");

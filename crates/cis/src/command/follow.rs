@@ -30,7 +30,7 @@ use crate::config::{Setting, Source};
 use crate::live::{self, Plain, Screen};
 use crate::remote::Remote;
 use crate::term::face::{BOLD, DIM, paint};
-use crate::term::{Face, Size, clean, text};
+use crate::term::{Face, Size, clean, reveal, text};
 
 /// The view is drawn at least this often, so that elapsed times move.
 const REDRAW: Duration = Duration::from_millis(100);
@@ -338,7 +338,7 @@ fn tell_failure(watch: &Watch, task: &TaskLine) {
     let title = watch.dag.tasks[task.ix.index()].title();
     let face = Face::from(task.status);
     let why = task.cause.as_deref().unwrap_or(face.word);
-    let rule = format!("{} {}: {}", face.mark(), clean(title), clean(why));
+    let rule = format!("{} {}: {}", face.mark(), reveal(title), reveal(why));
     tell!("\n{rule}");
     for line in last_lines(watch, task) {
         tell!("  {} {}", paint(DIM, "│"), clean(&line));

@@ -17,7 +17,7 @@ use super::{Failure, Outcome, Setup, list};
 use crate::cli::PruneArgs;
 use crate::config::age;
 use crate::term::table::Cell;
-use crate::term::{Table, face, text};
+use crate::term::{Table, face, reveal, text};
 
 /// `cis prune`.
 pub(super) fn prune(setup: &Setup, args: &PruneArgs) -> Outcome {
@@ -79,7 +79,7 @@ fn tell(setup: &Setup, pruned: &Pruning, freed: u64) -> Outcome {
             bytes(freed)
         );
         for why in &stuck {
-            tell!("not removed: {}", text::clean(why));
+            tell!("not removed: {}", reveal(why));
         }
         if !stuck.is_empty() {
             tell!("hint: see to it that they can be, and `cis prune` again");

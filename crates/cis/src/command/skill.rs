@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Failure, Outcome, Setup, list};
 use crate::cli::SkillCommand;
-use crate::term::{Table, clean};
+use crate::term::Table;
 
 /// `cis skill …`.
 pub(super) fn skill(setup: &Setup, command: SkillCommand) -> Outcome {
@@ -51,12 +51,7 @@ fn list_skills(setup: &Setup, path: &SkillPath) -> Outcome {
             ),
             Err(e) => (String::new(), format!("broken: {e}"), String::new()),
         };
-        table.row([
-            listed.name.clone().into(),
-            version.into(),
-            clean(&description).into_owned().into(),
-            place.into(),
-        ]);
+        table.row([listed.name.clone().into(), version.into(), description.into(), place.into()]);
     }
     list::print(&table);
     Ok(0)
@@ -83,7 +78,7 @@ fn show(setup: &Setup, path: &SkillPath, name: &str) -> Outcome {
         ("tree hash", skill.tree_hash.clone()),
     ];
     for (what, value) in facts.into_iter().filter(|(_, value)| !value.is_empty()) {
-        table.row([what.into(), clean(&value).into_owned().into()]);
+        table.row([what.into(), value.into()]);
     }
     list::print(&table);
     Ok(0)

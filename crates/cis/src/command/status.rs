@@ -21,7 +21,7 @@ use crate::cli::StatusArgs;
 use crate::live::{self, Screen};
 use crate::term::face::{BOLD, DIM, paint};
 use crate::term::table::Cell;
-use crate::term::{Face, Size, Table, clean, face, out, text, time};
+use crate::term::{Face, Size, Table, face, out, reveal, text, time};
 
 /// Tasks listed at most; of larger runs, those that are not plainly completed or waiting.
 const TASKS_SHOWN: u32 = 200;
@@ -94,7 +94,7 @@ fn show_dag(found: &Found) -> Result<(), Failure> {
             revision.revision,
             &revision.content_hash[..12],
             revision.status.word(),
-            clean(&revision.created_by)
+            reveal(&revision.created_by)
         );
         if let Some(decision) = &revision.decision {
             say!("    {}", decided(revision.status.word(), decision, System.now()));
@@ -110,7 +110,7 @@ fn show_dag(found: &Found) -> Result<(), Failure> {
 fn decided(word: &str, decision: &DecisionLine, now: Timestamp) -> String {
     let DecisionLine { decided_by, decided_at, note } = decision;
     let note = note.as_ref().map_or_else(String::new, |note| format!(": {note}"));
-    clean(&format!("{word} by {decided_by} {}{note}", time::ago(now, *decided_at))).into_owned()
+    reveal(&format!("{word} by {decided_by} {}{note}", time::ago(now, *decided_at))).into_owned()
 }
 
 fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
@@ -179,11 +179,11 @@ fn task_table(found: &Found, run: &RunLine, tasks: &[TaskLine]) -> Result<Table,
             _ => task.cause.clone().unwrap_or_default(),
         };
         table.row([
-            clean(dag.tasks[task.ix.index()].title()).into_owned().into(),
+            dag.tasks[task.ix.index()].title().into(),
             Cell::styled(face.label()),
             elapsed(task, now).map_or(String::new(), |took| took.to_string()).into(),
             if task.attempt > 1 { task.attempt.to_string() } else { String::new() }.into(),
-            clean(&note).into_owned().into(),
+            note.into(),
         ]);
     }
     Ok(table)

@@ -12,7 +12,7 @@ use super::{Outcome, Setup, find, list, status};
 use crate::cli::WhyArgs;
 use crate::term::face::{BOLD, paint};
 use crate::term::table::Cell;
-use crate::term::{Face, Table, clean, face, text};
+use crate::term::{Face, Table, face, reveal, text};
 
 /// `cis dag why`.
 pub(super) fn why(setup: &Setup, args: &WhyArgs) -> Outcome {
@@ -47,7 +47,7 @@ fn show(explained: &Explained) {
         say!(
             "  revision {} by {} waits for somebody to confirm it",
             awaited.revision,
-            clean(&awaited.published_by)
+            reveal(&awaited.published_by)
         );
         if let Some(review) = awaited.review_id {
             tell!("hint: `{}` confirms and starts it", confirm_command(review));
@@ -64,7 +64,7 @@ fn show(explained: &Explained) {
             link.task_id.to_string().into(),
             Cell::styled(Face::from(link.status).label()),
             if *holds > 0 { text::thousands(*holds) } else { String::new() }.into(),
-            clean(why).into_owned().into(),
+            why.into(),
         ]);
     }
     list::print(&table);

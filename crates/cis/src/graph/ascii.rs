@@ -333,7 +333,8 @@ mod tests {
     #[test]
     fn states_and_names_are_shown_safely() {
         let dag = named("t1", "Dump \u{1b}[2J the database");
-        assert_eq!(drawn(&dag, Some(&[TaskStatus::Failed]), Format::Ascii), "✗ Dump  the database  t1\n");
+        let shown = "✗ Dump \\u{1b}[2J the database  t1\n";
+        assert_eq!(drawn(&dag, Some(&[TaskStatus::Failed]), Format::Ascii), shown);
     }
 
     #[test]

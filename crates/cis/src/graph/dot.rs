@@ -59,6 +59,6 @@ mod tests {
     #[test]
     fn names_stay_inside_their_quotes() {
         let text = drawn(&named("x", "a\"]; b\\N\n[日本]"), None, Format::Dot);
-        assert!(text.contains("t0 [label=\"a\\\"]; b\\\\N [日本]\"];"), "{text}");
+        assert!(text.contains("t0 [label=\"a\\\"]; b\\\\N\\\\u{a}[日本]\"];"), "{text}");
     }
 }

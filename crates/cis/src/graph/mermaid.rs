@@ -86,7 +86,7 @@ mod tests {
         let text = drawn(&named("x", "a\"] --> b[\"`<b>`#end\n日本"), None, Format::Mermaid);
         assert_eq!(
             text,
-            "flowchart TD\n    t0[\"a#34;#93; --#62; b#91;#34;#96;#60;b#62;#96;#35;end 日本\"]\n"
+            "flowchart TD\n    t0[\"a#34;#93; --#62; b#91;#34;#96;#60;b#62;#96;#35;end#92;u#123;a#125;日本\"]\n"
         );
     }
 }

@@ -24,7 +24,7 @@ use cis_core::id::TaskIx;
 use cis_core::task::TaskStatus;
 
 use crate::term::text::{fit, thousands};
-use crate::term::{Face, clean, face};
+use crate::term::{Face, face, reveal};
 
 /// What to draw it as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Subject<'_> {
     /// What to call the task, in at most `width` columns.
     fn title(&self, task: TaskIx, width: usize) -> String {
         let title = self.dag.tasks.get(task.index()).map_or("?", |task| task.title());
-        fit(&clean(title), width).into_owned()
+        fit(&reveal(title), width).into_owned()
     }
 
     fn id(&self, task: TaskIx) -> &str {
@@ -76,7 +76,7 @@ impl Subject<'_> {
     }
 
     fn name(&self) -> Cow<'_, str> {
-        clean(self.dag.dag_id.as_str())
+        reveal(self.dag.dag_id.as_str())
     }
 
     /// Every edge, from a task to one that waits for it.

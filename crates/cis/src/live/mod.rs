@@ -21,7 +21,7 @@ use cis_core::task::TaskStatus;
 
 use crate::term::face::{BOLD, DIM, paint};
 use crate::term::text::{clean, columns, fit, thousands};
-use crate::term::{Face, Size, Tone};
+use crate::term::{Face, Size, Tone, reveal};
 
 pub use plain::{Plain, Transition};
 pub use screen::Screen;
@@ -146,7 +146,7 @@ fn header(view: &RunView, width: usize) -> String {
     let totals = &view.totals;
     let mut line = Line::new(width);
     line.put(face.tone.style(), &format!("{} ", face.glyph));
-    line.put(BOLD, &clean(&view.title));
+    line.put(BOLD, &reveal(&view.title));
     line.put(face.tone.style(), &format!("  {}", face.word));
     let count = |number: u32| thousands(number as usize);
     line.put(DIM, &format!("  {}/{}  {}", count(totals.ended()), count(totals.all()), view.elapsed));
@@ -197,8 +197,8 @@ fn failures(view: &RunView, room: usize, width: usize) -> Vec<String> {
         .map(|task| {
             let mut line = Line::new(width);
             line.put(Tone::Bad.style(), "✗ ");
-            line.put(Style::new(), &fit(&clean(&task.title), TITLE_WIDTH));
-            line.put(Tone::Bad.style(), &format!("  {}", clean(&task.why)));
+            line.put(Style::new(), &fit(&reveal(&task.title), TITLE_WIDTH));
+            line.put(Tone::Bad.style(), &format!("  {}", reveal(&task.why)));
             line.text
         })
         .collect();
@@ -216,13 +216,15 @@ fn more(count: usize, what: &str, width: usize) -> String {
 
 /// `● compile  3.2s  last line of output`.
 fn row(face: Face, title: &str, elapsed: &str, note: &str, column: usize, width: usize) -> String {
-    let title = fit(&clean(title), column).into_owned();
+    let title = fit(&reveal(title), column).into_owned();
     let gap = column.saturating_sub(columns(&title));
     let mut line = Line::new(width);
     line.put(face.tone.style(), &format!("{} ", face.glyph));
     let quiet = matches!(face.tone, Tone::Quiet | Tone::Stopped);
     line.put(if quiet { DIM } else { Style::new() }, &title);
-    let note = clean(note);
+    // What a task prints may be coloured; what a caller wrote is shown for what it is.
+    let printed = matches!(face.word, "running" | "cancelling");
+    let note = if printed { clean(note) } else { reveal(note) };
     if !elapsed.is_empty() || !note.is_empty() {
         line.put(Style::new(), &format!("{:gap$}  {elapsed:>7}", ""));
     }
@@ -235,7 +237,7 @@ fn row(face: Face, title: &str, elapsed: &str, note: &str, column: usize, width:
 
 /// How wide the column of these names is: as wide as needed, within reason.
 fn column<'a>(titles: impl Iterator<Item = &'a str>, width: usize) -> usize {
-    titles.map(|title| columns(&clean(title))).max().unwrap_or(0).min(TITLE_WIDTH).min(width / 2)
+    titles.map(|title| columns(&reveal(title))).max().unwrap_or(0).min(TITLE_WIDTH).min(width / 2)
 }
 
 /// Ended well, ended badly, running, the rest; as wide as the screen, up to a point.

@@ -7,7 +7,7 @@ use cis_core::task::TaskStatus;
 
 use super::screen::FRAME;
 use crate::term::face::{DIM, paint};
-use crate::term::{Face, clean};
+use crate::term::{Face, reveal};
 
 /// Something that happened to a task.
 #[derive(Debug, Clone, Copy)]
@@ -27,13 +27,13 @@ impl Transition<'_> {
     /// `✓ build  1.2s`, `✗ test  exit 1 (attempt 2/3, retry in 2.0s)`.
     pub fn line(&self) -> String {
         let face = Face::from(self.state);
-        let mut line = format!("{} {}", face.mark(), clean(self.title));
+        let mut line = format!("{} {}", face.mark(), reveal(self.title));
         if self.why.is_empty() {
             if let Some(elapsed) = self.elapsed {
                 line.push_str(&paint(DIM, &format!("  {elapsed}")));
             }
         } else {
-            line.push_str(&paint(face.tone.style(), &format!("  {}", clean(self.why))));
+            line.push_str(&paint(face.tone.style(), &format!("  {}", reveal(self.why))));
         }
         let attempt = self.attempt.map(|(number, of)| format!("attempt {number}/{of}"));
         let retry = self.retry_in.map(|wait| format!("retry in {wait}"));

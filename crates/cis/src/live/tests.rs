@@ -245,7 +245,7 @@ fn transitions_read_well() {
     let skipped = Transition { title: "deploy", state: TaskStatus::Skipped, why: "`test` failed", ..done };
     assert_eq!(
         plain(&[done.line(), failed.line(), skipped.line()]),
-        ["✓ build  1.2s", "✗ test  exit 1 (attempt 2/3, retry in 2.0s)", "↷ deploy  `test` failed"]
+        ["✓ build  1.2s", "✗ test\\u{1b}[2J  exit 1 (attempt 2/3, retry in 2.0s)", "↷ deploy  `test` failed"]
     );
 }
 

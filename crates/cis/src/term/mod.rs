@@ -4,7 +4,9 @@
 //! |---|---|
 //! | [`out`] | saying it |
 //! | [`face`] | how each state looks: glyph, word, tone |
-//! | [`text`] | making strangers' text safe to print; cutting and padding by display width |
+//! | [`visible`] | showing text for what it is, whatever it tries to hide |
+//! | [`sheet`] | named values below each other, nothing of them cut |
+//! | [`text`] | output of tasks without escapes; cutting and padding by display width |
 //! | [`table`] | aligned columns without borders |
 //! | [`time`] | `3m ago` |
 //! | [`report`] | errors, for people and as JSON |
@@ -17,16 +19,20 @@
 pub mod out;
 pub mod face;
 pub mod report;
+pub mod sheet;
 pub mod table;
 pub mod text;
 pub mod time;
+pub mod visible;
 
 use std::os::fd::AsFd;
 
 pub use face::{Face, Tone};
 pub use report::Report;
+pub use sheet::Sheet;
 pub use table::Table;
 pub use text::clean;
+pub use visible::reveal;
 
 /// Columns and rows of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

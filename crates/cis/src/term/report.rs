@@ -16,7 +16,8 @@ use cis_core::dag::Problem;
 use serde_json::{Value, json};
 
 use super::face::{BOLD, paint};
-use super::text::{clean, clean_lines, count};
+use super::text::count;
+use super::visible::reveal;
 
 const RED: Style = AnsiColor::Red.on_default().bold();
 const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
@@ -80,24 +81,24 @@ impl Report {
         let _ = writeln!(
             text,
             "{}{} {}",
-            paint(RED, &format!("error[{}]", clean(&self.code))),
+            paint(RED, &format!("error[{}]", reveal(&self.code))),
             paint(BOLD, ":"),
-            clean_lines(&self.message)
+            indented(&self.message)
         );
         for cause in &self.causes {
-            let _ = writeln!(text, "  caused by: {}", clean(cause));
+            let _ = writeln!(text, "  caused by: {}", reveal(cause));
         }
         for problem in self.problems.iter().take(PROBLEMS_SHOWN) {
-            let _ = writeln!(text, "  {}", clean(&problem.to_string()));
+            let _ = writeln!(text, "  {}", reveal(&problem.to_string()));
             if let Some(hint) = &problem.hint {
-                let _ = writeln!(text, "    {} {}", paint(CYAN, "hint:"), clean(hint));
+                let _ = writeln!(text, "    {} {}", paint(CYAN, "hint:"), reveal(hint));
             }
         }
         if let Some(more) = self.problems.len().checked_sub(PROBLEMS_SHOWN).filter(|more| *more > 0) {
             let _ = writeln!(text, "  … and {} (`--json` lists them all)", count(more, "more problem"));
         }
         for hint in &self.hints {
-            let _ = writeln!(text, "{} {}", paint(CYAN, "hint:"), clean(hint));
+            let _ = writeln!(text, "{} {}", paint(CYAN, "hint:"), reveal(hint));
         }
         text
     }
@@ -127,10 +128,16 @@ impl Report {
     }
 }
 
+/// A message of several lines: those after the first are set off, so that none passes for a line of another kind.
+fn indented(message: &str) -> String {
+    let lines: Vec<_> = message.lines().map(reveal).collect();
+    lines.join("\n  ")
+}
+
 /// Says on stderr what someone should know although the command goes on.
 pub fn warn(message: &str) {
     // A warning nobody can be told is no reason to stop.
-    let _ = writeln!(anstream::stderr().lock(), "{} {}", paint(YELLOW, "warning:"), clean_lines(message));
+    let _ = writeln!(anstream::stderr().lock(), "{} {}", paint(YELLOW, "warning:"), indented(message));
 }
 
 #[cfg(test)]
@@ -155,7 +162,7 @@ mod tests {
             "error[ValidationFailed]: `build.toml` has 2 problems\n  \
              line 12, column 3: tasks[3].depends_on[0]: unknown task `dmp`\n    \
              hint: did you mean `dump`?\n  \
-             tasks[4].x: unknown key\n\
+             tasks[4].x\\u{1b}[2J: unknown key\n\
              hint: look again\n"
         );
     }

@@ -6,7 +6,8 @@
 use std::fmt::Write as _;
 
 use super::face::{DIM, paint};
-use super::text::{clean, columns, fit, pad, pad_left};
+use super::text::{columns, fit, pad, pad_left};
+use super::visible::reveal;
 
 /// Between two columns.
 const GAP: &str = "  ";
@@ -34,9 +35,9 @@ impl Cell {
 }
 
 impl<T: AsRef<str>> From<T> for Cell {
-    /// Anybody's text.
+    /// A caller's text: what is hidden in it is shown.
     fn from(text: T) -> Self {
-        Self { text: clean(text.as_ref()).into_owned(), styled: false }
+        Self { text: reveal(text.as_ref()).into_owned(), styled: false }
     }
 }
 
@@ -140,7 +141,7 @@ mod tests {
             plain(&sample(), None),
             "DAG     STATUS       TASKS  DESCRIPTION\n\
              backup  ✓ completed     12  Nightly\n\
-             日本    ✗ failed     1,000  ab\n"
+             日本    ✗ failed     1,000  a\\u{1b}[2Jb\n"
         );
     }
 

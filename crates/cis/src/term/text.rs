@@ -1,26 +1,20 @@
-//! Making strangers' text safe to print, and cutting it to the width of a screen.
+//! Making the output of tasks safe to print, and cutting text to the width of a screen.
 //!
-//! Task output, names and descriptions come from people and programs that nobody vouches for. An escape
-//! sequence in them could move the cursor, rewrite what was shown or set the clipboard, so everything of
-//! theirs passes through [`clean`] before it reaches a terminal.
+//! An escape sequence in what a task prints could move the cursor, rewrite what was shown or set the clipboard, so it passes
+//! through [`clean`] before it reaches a terminal. What is read before it is approved (names, commands, prompts) must show
+//! what it is: [`visible`](super::visible) does that.
 
 use std::borrow::Cow;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// `text` on one line without escape sequences, control characters or characters that reorder what follows.
+/// Output of a task on one line, without colours, control characters or characters that reorder what follows.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
     }
     let plain = anstream::adapter::strip_str(text).to_string();
     Cow::Owned(plain.chars().map(safe).collect())
-}
-
-/// The same over many lines: line ends stay.
-pub fn clean_lines(text: &str) -> String {
-    let lines: Vec<Cow<'_, str>> = text.lines().map(clean).collect();
-    lines.join("\n")
 }
 
 /// The last line of `output` that says something, as a screen would show it: after a carriage return,
@@ -171,7 +165,6 @@ mod tests {
         for text in ["plain", "naïve 日本語 🚀", ""] {
             assert!(matches!(clean(text), Cow::Borrowed(same) if same == text));
         }
-        assert_eq!(clean_lines("a\u{7}\r\nb\n"), "a\nb");
     }
 
     #[test]

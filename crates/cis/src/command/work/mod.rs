@@ -22,7 +22,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::{Failure, Outcome, Setup};
 use crate::cli::WorkArgs;
 use crate::term::face::{BOLD, DIM, paint};
-use crate::term::{Face, clean};
+use crate::term::{Face, reveal};
 use cis_core::task::TaskStatus;
 use job::{Ending, Job};
 use voice::Voice;
@@ -166,11 +166,11 @@ fn tell(setup: &Setup, task: &Task, ending: &Ending) {
         Ending::Failed { .. } | Ending::Lost { .. } => TaskStatus::Failed,
         Ending::Cancelled | Ending::Interrupted => TaskStatus::Cancelled,
     });
-    let why = ending.why().map(|why| format!(": {}", clean(&why))).unwrap_or_default();
+    let why = ending.why().map(|why| format!(": {}", reveal(&why))).unwrap_or_default();
     tell!(
         "{} {} {}{}",
         face.mark(),
-        paint(BOLD, &clean(&task.label())),
+        paint(BOLD, &reveal(&task.label())),
         paint(face.tone.style(), ending.word()),
         paint(DIM, &why)
     );
