@@ -217,6 +217,29 @@ pub enum DagCommand {
         #[command(flatten)]
         scope: ScopeArg,
     },
+    /// What a revision says, task by task: what was confirmed, or would be
+    Show {
+        id: String,
+        /// This revision instead of the latest
+        #[arg(long, value_name = "N")]
+        revision: Option<i64>,
+        /// As a file, instead of for reading
+        #[arg(long, value_enum)]
+        format: Option<DocumentFormat>,
+        #[command(flatten)]
+        scope: ScopeArg,
+    },
+    /// What changed between two revisions, task by task
+    ///
+    /// Without numbers, the latest revision is compared to the last one that was confirmed before it.
+    Diff {
+        id: String,
+        /// Compare these two revisions
+        #[arg(num_args = 2, value_names = ["N", "M"])]
+        revisions: Vec<i64>,
+        #[command(flatten)]
+        scope: ScopeArg,
+    },
     /// What a task will be given: program, directory, environment, limits, and where each comes from
     Explain {
         /// A file, or the id of a known DAG
@@ -383,6 +406,12 @@ pub enum GraphFormat {
     Mermaid,
     Dot,
     Svg,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum DocumentFormat {
+    Toml,
+    Json,
 }
 
 #[derive(Debug, Subcommand)]

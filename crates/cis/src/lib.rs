@@ -6,6 +6,7 @@
 //! | [`command`] | what each command does |
 //! | [`config`] | settings and where each comes from |
 //! | [`sandbox`] | running a command out of reach of a directory |
+//! | [`document`] | definitions as files, and as a node tells them |
 //! | [`remote`] | a node that is called over HTTP |
 //! | [`project`] | which project a directory belongs to |
 //! | [`term`] | colours, tables, errors |
@@ -21,6 +22,7 @@ pub mod term;
 pub mod cli;
 pub mod command;
 pub mod config;
+pub mod document;
 pub mod graph;
 pub mod init;
 pub mod live;

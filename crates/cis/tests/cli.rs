@@ -19,7 +19,7 @@ fn lived_in() -> Node {
     node
 }
 
-const READING: [&[&str]; 17] = [
+const READING: [&[&str]; 20] = [
     &["dag", "list"],
     &["dag", "list", "-s", "failed"],
     &["dag", "runs"],
@@ -28,6 +28,9 @@ const READING: [&[&str]; 17] = [
     &["status", "p"],
     &["dag", "status", "d#1"],
     &["dag", "validate", "d.toml"],
+    &["dag", "show", "d"],
+    &["dag", "show", "d", "--format", "toml"],
+    &["dag", "diff", "d", "1", "1"],
     &["dag", "explain", "d.toml", "a"],
     &["dag", "explain", "d", "b"],
     &["dag", "graph", "d"],
@@ -216,6 +219,8 @@ fn help_is_there_for_every_command() {
         "dag retry",
         "dag validate",
         "dag graph",
+        "dag show",
+        "dag diff",
         "dag explain",
         "skill list",
         "skill show",

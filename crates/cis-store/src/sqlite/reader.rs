@@ -106,8 +106,8 @@ pub struct RunLine {
     pub max_parallel: Option<u32>,
     #[serde(skip)]
     pub fates: Option<String>,
-    /// Its tasks start where its node says.
-    #[serde(skip)]
+    /// Its tasks start in a directory of the run's own at the node, not in its caller's.
+    #[serde(default)]
     pub at_node: bool,
     /// The execution of its first task; the others follow in file order.
     pub first_execution: ExecutionId,

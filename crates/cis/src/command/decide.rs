@@ -4,7 +4,6 @@
 //! on a terminal and asked. The name of a DAG alone binds nothing: its publisher decides what it stands for next.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use cis_core::error::ErrorCode;
@@ -26,9 +25,10 @@ use serde_json::{Map, Value, json};
 use super::find::Found;
 use super::pending::{approve_command, confirm_command, input_types};
 use super::view::View;
-use super::{Failure, Outcome, Setup, find, node, run};
+use super::{Failure, Outcome, Setup, find, node, review, run};
 use crate::cli::{ApproveArgs, ConfirmArgs, DecisionArgs};
 use crate::remote::Remote;
+use crate::term::reveal;
 
 /// What is said, whatever it is about.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ fn decide_dag(
         Some(id) => found.view.review(id)?,
         None => None,
     };
-    let Some(review) = review else {
+    let Some((review, revision)) = review.zip(pending) else {
         return match revisions.first() {
             // The same again is the same.
             Some(latest) if latest.status == RevisionStatus::Rejected && !decision.approve => {
@@ -166,8 +166,11 @@ fn decide_dag(
             latest => Err(not_pending(&found.dag, latest)),
         };
     };
-    if decision.approve {
-        review_by_name(setup, &found.view, name, &review)?;
+    // By name, what is decided about must be in front of the person who decides.
+    match decision.approve {
+        true if review::is_interactive(setup) => review::ask_confirm(setup, &found, &revisions, revision)?,
+        true => return Err(refuse_by_name(name, &review)),
+        false => {}
     }
     decide_review(setup, &found.view, &review, decision)
 }
@@ -200,21 +203,6 @@ fn check_is_dag(found: &Found, pending: bool, approve: bool) -> Result<(), Failu
     })
 }
 
-/// By name, what is decided about must be in front of the person who decides: it is shown and asked about on a terminal,
-/// and refused elsewhere.
-fn review_by_name(setup: &Setup, view: &View, name: &str, review: &ReviewLine) -> Result<(), Failure> {
-    let on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    match on_terminal && !setup.json {
-        true => review_on_terminal(setup, view, name, review),
-        false => Err(refuse_by_name(name, review)),
-    }
-}
-
-/// Shows what is about to be decided, and asks. Anything but a yes is a refusal.
-fn review_on_terminal(_: &Setup, _: &View, name: &str, review: &ReviewLine) -> Result<(), Failure> {
-    Err(refuse_by_name(name, review))
-}
-
 fn refuse_by_name(name: &str, review: &ReviewLine) -> Failure {
     let (look, command) = match review {
         ReviewLine::Dag(review) => {
@@ -239,6 +227,8 @@ fn decide_task(setup: &Setup, name: &str, task: String, scope: Option<&str>, dec
     let dag = view.definition_of(&run)?;
     let ix = select::named(&dag, &[task])?[0];
     let task = &dag.tasks[ix.index()];
+    let input = typed(&input_types(task), &decision.input)?;
+    let asks = decision.approve && review::is_interactive(setup);
     if decision.approve && !named {
         let line = view.task(&run, &dag, ix)?;
         let review = line.as_ref().and_then(|line| line.review_id);
@@ -249,10 +239,15 @@ fn decide_task(setup: &Setup, name: &str, task: String, scope: Option<&str>, dec
                 Failure::new(ErrorCode::InvalidTransition, why).hint("`cis pending` shows what waits")
             );
         };
-        review_by_name(setup, &view, &format!("{name} {}", task.id), &review)?;
+        if !asks {
+            return Err(refuse_by_name(&format!("{name} {}", task.id), &review));
+        }
+        review::ask_approve(setup, &view, &run, &dag, task, &input)?;
         return decide_review(setup, &view, &review, decision);
     }
-    let input = typed(&input_types(task), &decision.input)?;
+    if asks {
+        review::ask_approve(setup, &view, &run, &dag, task, &input)?;
+    }
     let approved = match &view {
         View::Node(node) => {
             let id = task.id.as_str();
@@ -429,7 +424,7 @@ fn tell_task(setup: &Setup, approved: &Approved) {
     } else if *changed {
         say!("{label} {task_id} is {word}");
     } else {
-        say!("{label} {task_id} was {word} already, by {by}");
+        say!("{label} {task_id} was {word} already, by {}", reveal(by));
     }
 }
 

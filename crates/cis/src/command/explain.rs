@@ -4,21 +4,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cis_core::dag::{Dag, Kind, Task};
-use cis_core::error::ErrorCode;
 use cis_core::template::is_template;
 use cis_engine::select;
 use cis_engine::skill::SkillPath;
+use cis_store::sqlite::reader::RunLine;
 use serde_json::{Value, json};
 
-use super::{Failure, Outcome, Setup, definition, find, list};
-use crate::term::face::{BOLD, paint};
-use crate::term::{Table, clean};
+use super::find::Found;
+use super::view::View;
+use super::{Failure, Outcome, Setup, definition, fields, find, revision};
+use crate::document;
+use crate::term::Sheet;
 
 /// One fact about a task.
 struct Fact {
     what: String,
     value: String,
     from: String,
+}
+
+/// Where a task starts, and who decided that.
+struct Place {
+    directory: PathBuf,
+    from: &'static str,
+    /// Who hands down the variables that nothing sets.
+    inherits: &'static str,
 }
 
 /// `cis dag explain`.
@@ -30,46 +40,87 @@ pub(super) fn explain(
     skill_dirs: &[PathBuf],
 ) -> Outcome {
     let here = std::env::current_dir().unwrap_or_default();
-    let (dag, dirs) = if definition::is_file(target) {
+    let pick = |dag: &Dag| Ok::<_, Failure>(select::named(dag, &[task.to_owned()])?[0].index());
+    let (dag, ix, skills, place) = if definition::is_file(target) {
         let loaded = definition::load(setup, Path::new(target), skill_dirs)?;
-        (loaded.dag, loaded.skill_dirs)
+        let (dag, ix) = (loaded.dag.clone(), pick(&loaded.dag)?);
+        let place = Place::caller(fields::directory(&here, &dag, &dag.tasks[ix]), &dag, ix);
+        (dag, ix, Some(SkillPath::new(loaded.skill_dirs)), place)
     } else {
-        if setup.elsewhere()?.is_some() {
-            let why = "what a task of a published DAG is given, its own node decides, and does not tell";
-            return Err(
-                Failure::new(ErrorCode::NotYetSupported, why).hint("`cis dag explain FILE TASK` works here")
-            );
-        }
         let found = find::find(setup, target, scope)?;
-        (Arc::new(found.latest()?), setup.skill_dirs(skill_dirs, &here))
+        let run = found.run.as_ref().filter(|_| found.named);
+        let dag = Arc::new(run.map_or_else(|| found.latest(), |run| found.view.definition_of(run))?);
+        let ix = pick(&dag)?;
+        let place = Place::of_known(setup, &found, run, &dag, ix);
+        // A node finds its own.
+        let here = matches!(found.view, View::Here(_)).then(|| setup.skill_dirs(skill_dirs, &here));
+        (dag, ix, here.map(SkillPath::new), place)
     };
-    let ix = select::named(&dag, &[task.to_owned()])?[0];
-    let task = &dag.tasks[ix.index()];
-    let mut facts = what_it_runs(task, &SkillPath::new(dirs));
-    facts.extend(how_it_runs(setup, &dag, task, &here));
-    facts.extend(environment(&dag, task));
+    let task = &dag.tasks[ix];
+    let mut facts = what_it_runs(&dag, task, skills.as_ref());
+    facts.push(fact("directory", place.directory.to_string_lossy(), place.from));
+    facts.extend(how_it_runs(setup, &dag, task, skills.is_some()));
+    facts.extend(environment(&dag, task, place.inherits));
     if setup.json {
         let facts: Vec<Value> = facts
             .iter()
             .map(|fact| json!({"what": fact.what, "value": fact.value, "from": fact.from}))
             .collect();
-        say!("{}", json!({"success": true, "dag_id": dag.dag_id, "task_id": task.id, "facts": facts}));
+        let told = json!({"success": true, "dag_id": dag.dag_id, "task_id": task.id, "facts": facts});
+        say!("{}", document::escape_json(&told.to_string()));
         return Ok(0);
     }
-    say!("{}", paint(BOLD, &clean(task.title())));
-    let mut table = Table::new(&["WHAT", "VALUE", "FROM"]);
-    for fact in facts {
-        table.row([fact.what.into(), clean(&fact.value).into_owned().into(), fact.from.into()]);
+    let mut sheet = Sheet::for_stdout();
+    sheet.heading(task.title());
+    for Fact { what, value, from } in facts {
+        // Who decided it stands beside the name: below it, only the value does.
+        let head = if from.is_empty() { what } else { format!("{what} ({from})") };
+        if value.is_empty() { sheet.name(&head) } else { sheet.verbatim(&head, &value) }
     }
-    list::print(&table);
+    sheet.print();
     Ok(0)
+}
+
+impl Place {
+    fn caller(directory: PathBuf, dag: &Dag, ix: usize) -> Self {
+        let from = match (&dag.workdir, &dag.tasks[ix].more().workdir) {
+            (_, Some(_)) => "task",
+            (Some(_), None) => "DAG",
+            (None, None) => "the caller's",
+        };
+        Self { directory, from, inherits: "inherited from the caller" }
+    }
+
+    /// Of a published DAG: the run's own directory at the node, unless it is a run that its caller started with `cis run`.
+    fn of_known(setup: &Setup, found: &Found, run: Option<&RunLine>, dag: &Dag, ix: usize) -> Self {
+        let task = &dag.tasks[ix];
+        match run {
+            Some(run) if !run.at_node => {
+                Self::caller(revision::task_directory(setup, &found.view, run, dag, task), dag, ix)
+            }
+            _ => {
+                let name = run.map(|run| run.run_id.to_string());
+                let base = revision::node_directory(setup, &found.view, name.as_deref());
+                let from = if run.is_some() {
+                    "the run's own"
+                } else {
+                    "each run's own; `cis run` uses its caller's"
+                };
+                Self {
+                    directory: fields::directory(&base, dag, task),
+                    from,
+                    inherits: "as the node passes them on",
+                }
+            }
+        }
+    }
 }
 
 fn fact(what: impl Into<String>, value: impl Into<String>, from: impl Into<String>) -> Fact {
     Fact { what: what.into(), value: value.into(), from: from.into() }
 }
 
-fn what_it_runs(task: &Task, skills: &SkillPath) -> Vec<Fact> {
+fn what_it_runs(dag: &Dag, task: &Task, skills: Option<&SkillPath>) -> Vec<Fact> {
     match &task.kind {
         Kind::Shell { command } => vec![fact("command", command.to_string(), "/bin/sh -c")],
         Kind::External { input } => {
@@ -90,16 +141,19 @@ fn what_it_runs(task: &Task, skills: &SkillPath) -> Vec<Fact> {
         }
         Kind::Skill(call) => {
             let mut facts = vec![fact("skill", call.skill.clone(), "task")];
-            match skills.find(&call.skill) {
-                Ok(skill) => {
+            let pinned = dag.skills.get(&call.skill);
+            facts.extend(pinned.map(|hash| fact("skill tree", hash, "confirmed with the DAG")));
+            match skills.map(|skills| skills.find(&call.skill)) {
+                None => {}
+                Some(Ok(skill)) => {
                     let place =
                         skill.dir.as_ref().map_or("built in".to_owned(), |dir| dir.display().to_string());
-                    facts.push(fact("skill tree", skill.tree_hash.clone(), place));
+                    facts.push(fact("skill found", skill.tree_hash.clone(), place));
                     if let Ok(argv) = skill.argv() {
                         facts.push(fact("program", argv.join(" "), "skill"));
                     }
                 }
-                Err(e) => facts.push(fact("skill tree", e.to_string(), "not found")),
+                Some(Err(e)) => facts.push(fact("skill found", e.to_string(), "not found")),
             }
             facts.push(fact("input", call.input.to_string(), "task; stdin and CIS_INPUT"));
             facts
@@ -107,18 +161,9 @@ fn what_it_runs(task: &Task, skills: &SkillPath) -> Vec<Fact> {
     }
 }
 
-fn how_it_runs(setup: &Setup, dag: &Dag, task: &Task, here: &Path) -> Vec<Fact> {
+fn how_it_runs(setup: &Setup, dag: &Dag, task: &Task, is_here: bool) -> Vec<Fact> {
     let more = task.more();
-    let dir = [dag.workdir.as_deref(), more.workdir.as_deref()]
-        .into_iter()
-        .flatten()
-        .fold(here.to_owned(), |at, part| at.join(part));
-    let from = match (&dag.workdir, &more.workdir) {
-        (_, Some(_)) => "task",
-        (Some(_), None) => "DAG",
-        (None, None) => "the caller's",
-    };
-    let mut facts = vec![fact("directory", dir.display().to_string(), from)];
+    let mut facts = Vec::new();
     let waits: Vec<&str> =
         task.depends_on.iter().map(|before| dag.tasks[before.index()].id.as_str()).collect();
     if !waits.is_empty() {
@@ -131,17 +176,18 @@ fn how_it_runs(setup: &Setup, dag: &Dag, task: &Task, here: &Path) -> Vec<Fact> 
         facts.push(fact("when", when.clone(), "task"));
     }
     facts.push(match more.timeout {
-        Some(limit) => fact("timeout", limit.to_string(), "task"),
+        Some(limit) => fact("timeout", fields::exact(limit), "task"),
         None => fact("timeout", "none", "default"),
     });
     facts.push(match more.grace {
-        Some(grace) => fact("grace", grace.to_string(), "task"),
-        None => fact("grace", setup.config.grace.value.to_string(), "settings"),
+        Some(grace) => fact("grace", fields::exact(grace), "task"),
+        None if is_here => fact("grace", fields::exact(setup.config.grace.value), "settings"),
+        None => fact("grace", "", "the node's settings"),
     });
     if let Some(retry) = &more.retry {
         facts.push(fact(
             "retry",
-            format!("up to {} times, first after {}", retry.max, retry.initial),
+            format!("up to {} times, first after {}", retry.max, fields::exact(retry.initial)),
             "task",
         ));
     }
@@ -149,7 +195,7 @@ fn how_it_runs(setup: &Setup, dag: &Dag, task: &Task, here: &Path) -> Vec<Fact> 
 }
 
 /// The variables set on top of what is inherited, in the order they win.
-fn environment(dag: &Dag, task: &Task) -> Vec<Fact> {
+fn environment(dag: &Dag, task: &Task, inherits: &str) -> Vec<Fact> {
     let own = &task.more().env;
     let filled = |value: &str| if is_template(value) { ", filled when it starts" } else { "" };
     let from_dag = dag.env.iter().filter(|(name, _)| !own.contains_key(*name));
@@ -173,6 +219,6 @@ fn environment(dag: &Dag, task: &Task) -> Vec<Fact> {
     ] {
         facts.push(fact(format!("env {name}"), "", "set by CIS"));
     }
-    facts.push(fact("env (all others)", "", "inherited from the caller"));
+    facts.push(fact("env (all others)", "", inherits));
     facts
 }

@@ -7,7 +7,7 @@
 //! | 2 | wrong usage, or an invalid file |
 //! | 3 | not found |
 //! | 4 | conflict |
-//! | 5 | awaiting confirmation |
+//! | 5 | awaiting confirmation, or a person was asked and did not say yes |
 //! | 130 | interrupted |
 
 mod again;
@@ -16,8 +16,10 @@ mod cancel;
 mod care;
 mod decide;
 mod definition;
+mod diff;
 mod elsewhere;
 mod explain;
+mod fields;
 mod find;
 mod follow;
 mod identity;
@@ -31,6 +33,8 @@ mod pause;
 mod pending;
 mod prune;
 mod publish;
+mod review;
+mod revision;
 mod run;
 mod setup;
 mod skill;
@@ -217,6 +221,12 @@ fn dag(setup: &Setup, command: DagCommand) -> Outcome {
         DagCommand::Validate { file, skills } => inspect::validate(setup, &file, &skills.dirs),
         DagCommand::Graph { target, format, scope } => {
             inspect::graph(setup, &target, format, scope.scope.as_deref())
+        }
+        DagCommand::Show { id, revision, format, scope } => {
+            revision::show(setup, &id, scope.scope.as_deref(), revision, format)
+        }
+        DagCommand::Diff { id, revisions, scope } => {
+            diff::diff(setup, &id, scope.scope.as_deref(), &revisions)
         }
         DagCommand::Explain { target, task, scope, skills } => {
             explain::explain(setup, &target, &task, scope.scope.as_deref(), &skills.dirs)

@@ -26,7 +26,9 @@ use super::notes::tell_copy;
 use super::view::View;
 use super::{Failure, Outcome, Setup, elsewhere, find, node};
 use crate::cli::RunArgs;
-use crate::term::text;
+use crate::term::text::{self, columns};
+use crate::term::visible::block;
+use crate::term::{Size, reveal};
 
 /// A confirmed definition, ready to run.
 #[derive(Debug)]
@@ -318,16 +320,25 @@ fn dry_run(setup: &Setup, dag: &Dag, plan: &Plan, fates: Option<Vec<Fate>>) -> O
         say!("{told}");
         return Ok(0);
     }
+    let width = Size::of(std::io::stdout()).map(|size| size.cols.into());
     let mut out = String::new();
     for ix in &order {
         let task = &dag.tasks[ix.index()];
         let what = match &task.kind {
-            Kind::Shell { command } => command.lines().next().unwrap_or_default().to_owned(),
+            Kind::Shell { command } => command.to_string(),
             Kind::Skill(call) => format!("skill {}", call.skill),
             Kind::External { .. } => "others claim it".to_owned(),
             Kind::Approval(_) => "a person approves".to_owned(),
         };
-        out += &format!("{:>3}  {}  {}\n", layers[ix.index()] + 1, task.id, text::clean(&what));
+        let head = format!("{:>3}  {}  ", layers[ix.index()] + 1, task.id);
+        let beside = !what.contains('\n')
+            && width.is_none_or(|width| columns(&head) + columns(&reveal(&what)) <= width);
+        if beside {
+            out += &format!("{head}{}\n", reveal(&what));
+        } else {
+            out += &format!("{}\n", head.trim_end());
+            block(&what, "     ", width).iter().for_each(|line| out += &format!("{line}\n"));
+        }
     }
     crate::term::out::put(format_args!("{out}"));
     tell!("{} would run; nothing was started", text::count(order.len(), "task"));

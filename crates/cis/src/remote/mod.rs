@@ -5,11 +5,9 @@
 //! | `read` | DAGs, runs, tasks, tokens, what holds a run: the same lines that the store gives |
 //! | `write` | publish, decide, start, stop, approve, pause, drain, tokens |
 //! | `follow` | what happens, as it happens; what tasks print |
-//! | `definition` | a definition as it is sent, and as it comes back |
 //!
 //! Lines from a node have no keys: whatever is asked about them is asked by the names they have.
 
-mod definition;
 mod follow;
 mod read;
 mod write;

@@ -10,7 +10,8 @@ use cis_store::sqlite::reader::{DagLine, PendingLine, RevisionLine, RunLine, Tas
 use cis_store::sqlite::{ReviewLine, TokenLine, WaitingLine};
 use serde_json::Value;
 
-use super::{PAGE, Remote, definition, escaped, took, with};
+use super::{PAGE, Remote, escaped, took, with};
+use crate::document;
 
 impl Remote {
     /// DAGs, most recently touched first, at most `limit`; and whether there are more.
@@ -81,7 +82,7 @@ impl Remote {
     /// The definition with this content.
     pub fn definition(&self, dag_id: &DagId, scope: &Scope, content_hash: &str) -> Result<Dag, Refusal> {
         let mut told = self.revision(dag_id, scope, content_hash)?;
-        definition::received(told["definition"].take(), dag_id, scope)
+        document::from_canonical(told["definition"].take(), dag_id, scope)
     }
 
     /// The definition that a run runs.
@@ -92,7 +93,7 @@ impl Remote {
             Some(own) if told["content_hash"] != own.content_hash.as_str() => {
                 self.definition(&run.dag_id, &run.scope, &own.content_hash)
             }
-            _ => definition::received(told["definition"].take(), &run.dag_id, &run.scope),
+            _ => document::from_canonical(told["definition"].take(), &run.dag_id, &run.scope),
         }
     }
 

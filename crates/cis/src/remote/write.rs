@@ -15,12 +15,13 @@ use cis_store::port::{Approved, Decided, Published, RunRef};
 use cis_store::sqlite::reader::RunLine;
 use serde_json::{Map, Value, json};
 
-use super::{Remote, definition, escaped, took, with};
+use super::{Remote, escaped, took, with};
+use crate::document;
 
 impl Remote {
     /// Publishes a definition; answers also the run that a node starts by itself, if it is one that asks nobody.
     pub fn publish(&self, dag: &Dag, new_revision: bool) -> Result<(Published, Option<RunId>), Refusal> {
-        let mut body = definition::sent(dag)?;
+        let mut body = document::to_value(dag)?;
         if new_revision {
             body["revision"] = true.into();
         }

@@ -7,6 +7,7 @@
 pub mod fifo;
 pub mod http;
 pub mod process;
+pub mod pty;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
