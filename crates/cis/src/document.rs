@@ -9,7 +9,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, Scope};
 use serde_json::{Map, Value};
 
-use crate::term::visible::is_hidden;
+use crate::term::visible::{escape_json, is_hidden};
 
 /// Before each line of a text of several.
 const INDENT: &str = "    ";
@@ -39,23 +39,7 @@ pub fn from_canonical(canonical: Value, dag_id: &DagId, scope: &Scope) -> Result
 
 /// `dag` as a JSON file.
 pub fn to_json(dag: &Dag) -> Result<String, Refusal> {
-    Ok(escape_json(&format!("{:#}\n", to_value(dag)?)))
-}
-
-/// JSON with what a terminal would hide as `\uXXXX`: only strings have such characters, and there it means the same.
-pub fn escape_json(json: &str) -> String {
-    let mut text = String::with_capacity(json.len());
-    for c in json.chars() {
-        if c != '\n' && is_hidden(c) {
-            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
-                // Writing to a string cannot fail.
-                let _ = write!(text, "\\u{unit:04x}");
-            });
-        } else {
-            text.push(c);
-        }
-    }
-    text
+    Ok(escape_json(&format!("{:#}\n", to_value(dag)?)).into_owned())
 }
 
 /// `dag` as a TOML file; the hashes of its skills are remarks in it.

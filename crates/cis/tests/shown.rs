@@ -295,7 +295,9 @@ fn check_commands(node: &Node, up: &Up) {
         &["doctor"],
     ];
     for args in commands {
-        for (from, ran) in [("here", node.cis(args)), ("away", away(node, up, args))] {
+        let json = [args, &["--json"]].concat();
+        let ran = [node.cis(args), away(node, up, args), node.cis(&json), away(node, up, &json)];
+        for (from, ran) in ["here", "away", "here as JSON", "away as JSON"].into_iter().zip(ran) {
             for text in [&ran.out, &ran.err] {
                 let leak = text.chars().find(|c| !matches!(c, '\n') && (c.is_control() || *c == '\u{202e}'));
                 assert_eq!(leak, None, "{args:?} {from}: {text:?}");

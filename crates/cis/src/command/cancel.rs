@@ -19,7 +19,7 @@ pub(super) fn cancel(setup: &Setup, id: &str, scope: Option<&str>, kill: bool) -
     if setup.json {
         let told = json!({"success": true, "run": run.label(), "run_id": run.run_id, "status": status,
                           "was_over": was_over});
-        say!("{told}");
+        say_json!(told);
     } else if was_over {
         say!("{} was over already: {status}", run.label());
     } else {

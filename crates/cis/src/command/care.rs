@@ -21,7 +21,7 @@ pub(super) fn doctor(setup: &Setup, repair: bool) -> Outcome {
     let examined = doctor::examine(&here(setup)?, repair)?;
     let sound = !examined.iter().any(|examined| examined.state.is_bad());
     if setup.json {
-        say!("{}", json!({"success": true, "sound": sound, "checks": examined}));
+        say_json!(json!({"success": true, "sound": sound, "checks": examined}));
     } else {
         show(&examined);
     }
@@ -63,7 +63,7 @@ pub(super) fn backup(setup: &Setup, file: &Path, logs: bool) -> Outcome {
         let told = json!({"success": true, "file": file.to_string_lossy(), "bytes": taken.bytes,
                           "runs": taken.runs, "files": taken.files, "position": taken.label.position,
                           "taken_at": taken.label.taken_at});
-        say!("{told}");
+        say_json!(told);
     } else {
         let (runs, bytes) =
             (text::count(taken.runs as usize, "run"), text::count(taken.bytes as usize, "byte"));
@@ -88,7 +88,7 @@ pub(super) fn restore(setup: &Setup, file: &Path, force: bool) -> Outcome {
     if setup.json {
         let told = json!({"success": true, "runs": restored.runs, "unfinished": restored.unfinished,
                           "taken_at": restored.label.as_ref().map(|label| label.taken_at), "aside": aside});
-        say!("{told}");
+        say_json!(told);
         return Ok(0);
     }
     let taken = restored.label.map_or_else(String::new, |label| {

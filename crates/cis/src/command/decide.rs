@@ -388,7 +388,7 @@ fn tell_rejected(setup: &Setup, decided: &Decided) {
     if setup.json {
         let told = json!({"success": true, "status": "rejected", "dag_id": dag_id, "revision": revision,
                           "content_hash": content_hash, "decision": decision});
-        say!("{told}");
+        say_json!(told);
     } else {
         say!("Rejected `{dag_id}` revision {revision}");
     }
@@ -420,7 +420,7 @@ fn tell_task(setup: &Setup, approved: &Approved) {
         let told = json!({"success": true, "status": word, "run": label, "run_id": run.run_id, "task_id": task_id,
                           "task_status": status, "decided_by": by, "decided_at": at, "note": note,
                           "outputs": outputs});
-        say!("{told}");
+        say_json!(told);
     } else if *changed {
         say!("{label} {task_id} is {word}");
     } else {

@@ -9,7 +9,6 @@ use similar::{Algorithm, DiffTag, capture_diff_slices};
 use super::fields::{self, Field};
 use super::revision::{self, Content};
 use super::{Failure, Outcome, Setup, find};
-use crate::document;
 use crate::term::Sheet;
 
 /// Texts of more lines than this are shown as gone and new: finding what they share takes too long.
@@ -88,7 +87,7 @@ pub(super) fn diff(setup: &Setup, id: &str, scope: Option<&str>, numbers: &[i64]
             told[side] =
                 json!({"revision": line.revision, "content_hash": line.content_hash, "status": line.status});
         }
-        say!("{}", document::escape_json(&told.to_string()));
+        say_json!(told);
         return Ok(0);
     }
     let mut sheet = Sheet::for_stdout();

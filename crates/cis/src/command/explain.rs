@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use super::find::Found;
 use super::view::View;
 use super::{Failure, Outcome, Setup, definition, fields, find, revision};
-use crate::document;
 use crate::term::Sheet;
 
 /// One fact about a task.
@@ -67,7 +66,7 @@ pub(super) fn explain(
             .map(|fact| json!({"what": fact.what, "value": fact.value, "from": fact.from}))
             .collect();
         let told = json!({"success": true, "dag_id": dag.dag_id, "task_id": task.id, "facts": facts});
-        say!("{}", document::escape_json(&told.to_string()));
+        say_json!(told);
         return Ok(0);
     }
     let mut sheet = Sheet::for_stdout();

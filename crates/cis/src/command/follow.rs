@@ -30,6 +30,7 @@ use crate::config::{Setting, Source};
 use crate::live::{self, Plain, Screen};
 use crate::remote::Remote;
 use crate::term::face::{BOLD, DIM, paint};
+use crate::term::visible::escape_json;
 use crate::term::{Face, Size, clean, reveal, text};
 
 /// The view is drawn at least this often, so that elapsed times move.
@@ -252,7 +253,7 @@ impl Show {
                 let mut told = Ok(());
                 watch.refresh(|watch, event| {
                     if told.is_ok() {
-                        told = writeln!(out, "{}", watch.json(event));
+                        told = writeln!(out, "{}", escape_json(&watch.json(event).to_string()));
                     }
                 })?;
                 told.and_then(|()| out.flush()).map_err(unwritable)?;
@@ -296,7 +297,7 @@ pub(super) fn tell_ending(setup: &Setup, watch: &Watch, skill_dirs: &[PathBuf]) 
                           "run_id": run.run_id, "status": run.status, "total": run.total,
                           "completed": run.completed, "failed": run.failed + run.debts,
                           "cancelled": run.cancelled, "skipped": run.skipped});
-        say!("{told}");
+        say_json!(told);
         return Ok(());
     }
     let failed = watch.view.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], 1_000)?;

@@ -12,7 +12,7 @@ pub(super) fn show(setup: &Setup) -> Outcome {
         let key_file = path.to_string_lossy();
         let told = json!({"success": true, "did": did, "name": did.name(), "public_key": public_key,
                           "key_file": key_file});
-        say!("{told}");
+        say_json!(told);
     } else {
         say!("{did}");
         say!("public key:  {public_key}");

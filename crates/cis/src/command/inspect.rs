@@ -20,7 +20,7 @@ pub(super) fn validate(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Ou
     if setup.json {
         let told = json!({"success": true, "dag_id": dag.dag_id, "scope": dag.scope, "tasks": plan.len(),
                           "edges": edges, "content_hash": loaded.content_hash, "warnings": loaded.warnings});
-        say!("{told}");
+        say_json!(told);
         return Ok(0);
     }
     for warning in &loaded.warnings {
@@ -59,7 +59,7 @@ pub(super) fn graph(setup: &Setup, target: &str, format: GraphFormat, scope: Opt
     let states = states.filter(|states| states.len() == plan.len());
     let drawn = graph::render(&dag, &plan, states.as_deref(), format);
     if setup.json {
-        say!("{}", json!({"success": true, "dag_id": dag.dag_id, "format": word, "graph": drawn}));
+        say_json!(json!({"success": true, "dag_id": dag.dag_id, "format": word, "graph": drawn}));
     } else {
         crate::term::out::put(format_args!("{drawn}"));
     }

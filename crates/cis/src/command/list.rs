@@ -29,7 +29,7 @@ pub(super) fn dags(setup: &Setup, status: Option<&str>, scope: Option<&str>, lim
         None => (Vec::new(), false),
     };
     if setup.json {
-        say!("{}", json!({"success": true, "dags": shown, "more": more}));
+        say_json!(json!({"success": true, "dags": shown, "more": more}));
         return Ok(0);
     }
     if shown.is_empty() {
@@ -69,7 +69,7 @@ pub(super) fn runs(setup: &Setup, id: Option<&str>, scope: Option<&str>, limit: 
         },
     };
     if setup.json {
-        say!("{}", json!({"success": true, "runs": shown, "more": more}));
+        say_json!(json!({"success": true, "runs": shown, "more": more}));
         return Ok(0);
     }
     if shown.is_empty() {

@@ -16,6 +16,7 @@ use super::{Failure, Outcome, Setup, find};
 use crate::cli::LogsArgs;
 use crate::remote::Remote;
 use crate::term::face::{DIM, paint};
+use crate::term::visible::escape_json;
 use crate::term::{clean, time};
 
 /// How often a followed log is looked at.
@@ -132,7 +133,7 @@ impl Printer {
         if self.json {
             let told = json!({"task_id": task_id, "attempt": attempt, "stream": stream,
                               "at": at.map(time::rfc3339), "text": text});
-            return writeln!(self.out, "{told}");
+            return writeln!(self.out, "{}", escape_json(&told.to_string()));
         }
         if self.prefix {
             write!(self.out, "{} ", paint(DIM, &format!("{task_id} │")))?;

@@ -57,7 +57,7 @@ pub(super) fn show(setup: &Setup, limit: u32) -> Outcome {
         None => Vec::new(),
     };
     if setup.json {
-        say!("{}", json!({"success": true, "notifications": notices}));
+        say_json!(json!({"success": true, "notifications": notices}));
         return Ok(0);
     }
     if notices.is_empty() {

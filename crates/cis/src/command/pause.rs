@@ -20,7 +20,7 @@ pub(super) fn pause(setup: &Setup, id: &str, scope: Option<&str>, paused: bool) 
     if setup.json {
         let told =
             json!({"success": true, "run": label, "run_id": run.run_id, "status": status, "paused": paused});
-        say!("{told}");
+        say_json!(told);
     } else if paused {
         say!("{label} is paused: what runs goes on, nothing more is started");
     } else {
@@ -43,7 +43,7 @@ pub(super) fn drain(setup: &Setup, draining: bool) -> Outcome {
         None => drain_here(setup, draining)?,
     };
     if setup.json {
-        say!("{}", json!({"success": true, "draining": draining, "changed": changed}));
+        say_json!(json!({"success": true, "draining": draining, "changed": changed}));
     } else if draining {
         say!("draining: what runs goes on, nothing more is started");
     } else {

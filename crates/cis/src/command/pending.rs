@@ -34,7 +34,7 @@ pub(super) fn pending(setup: &Setup) -> Outcome {
     }
     if setup.json {
         let told: Vec<Value> = waiting.into_iter().map(|one| one.told).collect();
-        say!("{}", json!({"success": true, "pending": told}));
+        say_json!(json!({"success": true, "pending": told}));
         return Ok(0);
     }
     if waiting.is_empty() {

@@ -71,7 +71,7 @@ fn tell(setup: &Setup, pruned: &Pruning, freed: u64) -> Outcome {
         let runs: Vec<Value> = pruned.runs.iter().map(line).collect();
         let told = json!({"success": true, "dry_run": false, "runs": runs, "file_bytes": pruned.bytes,
                           "database_bytes": freed, "stuck": stuck});
-        say!("{told}");
+        say_json!(told);
     } else {
         let (runs, files) = (text::count(pruned.runs.len(), "run"), bytes(pruned.bytes));
         say!(
@@ -93,7 +93,7 @@ fn foretell(setup: &Setup, request: &Prune) -> Outcome {
     let runs = setup.reader()?.map_or(Ok(Vec::new()), |reader| reader.prunable(request))?;
     if setup.json {
         let runs: Vec<Value> = runs.iter().map(line).collect();
-        say!("{}", json!({"success": true, "dry_run": true, "runs": runs}));
+        say_json!(json!({"success": true, "dry_run": true, "runs": runs}));
         return Ok(0);
     }
     let mut table = Table::new(&["RUN", "STATUS"]);

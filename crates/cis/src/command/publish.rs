@@ -22,7 +22,7 @@ pub(super) fn publish(setup: &Setup, file: &Path, new_revision: bool, skill_dirs
         let told = json!({"success": true, "status": status, "dag_id": published.dag_id, "scope": published.scope,
                           "revision": published.revision, "content_hash": published.content_hash,
                           "revision_status": published.status, "review_id": published.review_id});
-        say!("{told}");
+        say_json!(told);
         return Ok(0);
     }
     let (id, revision, hash) = (&published.dag_id, published.revision, &published.content_hash[..12]);

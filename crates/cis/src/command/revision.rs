@@ -77,7 +77,7 @@ pub(super) fn show(
     let line = pick(&found.view.revisions(&found.dag)?, number, id)?;
     let content = Content::load(&found, &line)?;
     if setup.json {
-        say!("{}", document::escape_json(&to_json(setup, &found, &content)?.to_string()));
+        say_json!(to_json(setup, &found, &content)?);
         return Ok(0);
     }
     let text = match format {

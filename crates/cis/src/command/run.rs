@@ -238,7 +238,7 @@ pub(super) fn tell_detached(setup: &Setup, run: &RunRef, tasks: usize) {
         let status = run.status.word();
         let told = json!({"success": true, "run_id": run.run_id, "run": label, "dag_id": run.dag_id,
                           "number": run.number, "status": status, "tasks_count": tasks});
-        say!("{told}");
+        say_json!(told);
     } else {
         if run.status.is_terminal() {
             say!("{label} is over already: {}", run.status);
@@ -317,7 +317,7 @@ fn dry_run(setup: &Setup, dag: &Dag, plan: &Plan, fates: Option<Vec<Fate>>) -> O
             .map(|ix| json!({"task_id": dag.tasks[ix.index()].id, "layer": layers[ix.index()]}))
             .collect();
         let told = json!({"success": true, "dry_run": true, "dag_id": dag.dag_id, "tasks": tasks});
-        say!("{told}");
+        say_json!(told);
         return Ok(0);
     }
     let width = Size::of(std::io::stdout()).map(|size| size.cols.into());

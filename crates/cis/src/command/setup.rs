@@ -16,7 +16,7 @@ pub(super) fn init(json: bool, force: bool) -> Outcome {
         Failure { report: Box::new(e.report()), exit }
     })?;
     if json {
-        say!("{}", outcome.to_json());
+        say_json!(outcome.to_json());
     } else {
         say!("{}", outcome.render().trim_end());
     }
@@ -26,7 +26,7 @@ pub(super) fn init(json: bool, force: bool) -> Outcome {
 /// `cis config show`.
 pub(super) fn show_config(setup: &Setup) -> Outcome {
     if setup.json {
-        say!("{}", show::to_json(&setup.config));
+        say_json!(show::to_json(&setup.config));
     } else {
         list::print(&show::table(&setup.config));
     }

@@ -38,7 +38,7 @@ fn list_skills(setup: &Setup, path: &SkillPath) -> Outcome {
                 Err(e) => json!({"name": listed.name, "error": e.to_string()}),
             })
             .collect();
-        say!("{}", json!({"success": true, "skills": skills}));
+        say_json!(json!({"success": true, "skills": skills}));
         return Ok(0);
     }
     let mut table = Table::new(&["SKILL", "VERSION", "DESCRIPTION", "WHERE"]);
@@ -64,7 +64,7 @@ fn show(setup: &Setup, path: &SkillPath, name: &str) -> Outcome {
         let told = json!({"success": true, "name": skill.name, "description": skill.description,
                           "version": skill.version, "dir": skill.dir, "file": skill.file,
                           "program": program.ok(), "tree_hash": skill.tree_hash});
-        say!("{told}");
+        say_json!(told);
         return Ok(0);
     }
     let mut table = Table::new(&["WHAT", "VALUE"]);

@@ -40,7 +40,7 @@ pub(super) fn status(setup: &Setup, args: &StatusArgs) -> Outcome {
         return watch(setup, found);
     }
     if setup.json {
-        say!("{}", to_json(&found)?);
+        say_json!(to_json(&found)?);
         return Ok(0);
     }
     match &found.run {
@@ -206,7 +206,7 @@ fn outputs(task: &TaskLine) -> Option<String> {
 fn watch(setup: &Setup, found: Found) -> Outcome {
     let Some(run) = found.run else {
         match setup.json {
-            true => say!("{}", to_json(&found)?),
+            true => say_json!(to_json(&found)?),
             false => show_dag(&found)?,
         }
         return Ok(if found.dag.status == "pending" { 5 } else { 0 });
@@ -221,7 +221,7 @@ fn watch(setup: &Setup, found: Found) -> Outcome {
     loop {
         let json = setup.json;
         watch.refresh(|watch, event| match (json, drawn) {
-            (true, _) => say!("{}", watch.json(event)),
+            (true, _) => say_json!(watch.json(event)),
             (false, true) => {}
             (false, false) => {
                 if let Ok(Some(line)) = watch.line(event) {

@@ -44,7 +44,7 @@ fn create(
         None => create_here(setup, Caller::preset(identity, preset, scopes), lasts)?,
     };
     if setup.json {
-        say!("{}", json!({"success": true, "token_id": made.token_id, "token": made.secret}));
+        say_json!(json!({"success": true, "token_id": made.token_id, "token": made.secret}));
     } else {
         say!("{}", made.secret);
         tell!("hint: this is shown once; `cis token revoke {}` takes it back", made.token_id);
@@ -75,7 +75,7 @@ fn show(setup: &Setup) -> Outcome {
         None => Vec::new(),
     };
     if setup.json {
-        say!("{}", json!({"success": true, "tokens": tokens}));
+        say_json!(json!({"success": true, "tokens": tokens}));
         return Ok(0);
     }
     let now = System.now();
@@ -110,7 +110,7 @@ fn revoke(setup: &Setup, token_id: &str) -> Outcome {
             .hint("`cis token list` shows them"));
     }
     if setup.json {
-        say!("{}", json!({"success": true, "token_id": token_id, "status": "revoked"}));
+        say_json!(json!({"success": true, "token_id": token_id, "status": "revoked"}));
     } else {
         say!("Revoked {token_id}");
     }

@@ -31,7 +31,7 @@ pub(super) fn why(setup: &Setup, args: &WhyArgs) -> Outcome {
     if setup.json {
         let mut told = json!(explained);
         told["success"] = Value::Bool(true);
-        say!("{told}");
+        say_json!(told);
     } else {
         show(&explained);
     }

@@ -13,6 +13,13 @@ macro_rules! say {
     ($($text:tt)*) => { $crate::term::out::put(format_args!("{}\n", format_args!($($text)*))) };
 }
 
+/// A JSON value as a line of data, on stdout.
+macro_rules! say_json {
+    ($value:expr) => {
+        $crate::term::out::put(format_args!("{}\n", $crate::term::visible::escape_json(&$value.to_string())))
+    };
+}
+
 /// A line for people, on stderr.
 macro_rules! tell {
     () => { $crate::term::out::tell(format_args!("\n")) };

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::face::{BOLD, paint};
 use super::text::count;
-use super::visible::reveal;
+use super::visible::{escape_json, reveal};
 
 const RED: Style = AnsiColor::Red.on_default().bold();
 const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
@@ -122,7 +122,7 @@ impl Report {
     /// Tells it: as JSON on stdout, or for people on stderr.
     pub fn print(&self, as_json: bool) -> io::Result<()> {
         if as_json {
-            return writeln!(anstream::stdout().lock(), "{}", self.to_json());
+            return writeln!(anstream::stdout().lock(), "{}", escape_json(&self.to_json().to_string()));
         }
         anstream::stderr().lock().write_all(self.render().as_bytes())
     }

@@ -92,6 +92,26 @@ pub fn conceal(shown: &str) -> String {
     text + rest
 }
 
+/// JSON with what a terminal would hide as `\uXXXX`: only strings have such characters, and there it means the same.
+pub fn escape_json(json: &str) -> Cow<'_, str> {
+    let escaped = |c: char| c != '\n' && is_hidden(c);
+    if !json.chars().any(escaped) {
+        return Cow::Borrowed(json);
+    }
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if escaped(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "\\u{unit:04x}");
+            }
+        } else {
+            text.push(c);
+        }
+    }
+    Cow::Owned(text)
+}
+
 /// `text` line by line, each behind `margin` and a gutter. With a `width`, a line that is longer goes on below, behind a mark
 /// that says so: nothing is cut or joined, and spaces stay as many as they are.
 pub fn block(text: &str, margin: &str, width: Option<usize>) -> Vec<String> {

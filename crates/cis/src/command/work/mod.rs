@@ -158,7 +158,7 @@ fn tell(setup: &Setup, task: &Task, ending: &Ending) {
     if setup.json {
         let told = json!({"task": task.label(), "execution_id": task.execution_id, "attempt": task.attempt,
                           "ending": ending.word(), "why": ending.why()});
-        say!("{told}");
+        say_json!(told);
         return;
     }
     let face = Face::from(match ending {
