@@ -5,11 +5,12 @@
 //! | the database | everything that was acknowledged before the moment, hashes of tokens included |
 //! | `node.key` | the node stays who it is |
 //! | `contexts/` of unfinished runs | the rest of their tasks start in the same surroundings |
+//! | `skills/` of revisions that are confirmed or wait to be | they run with what was confirmed, wherever it is restored |
 //! | `logs/`, if asked for | what tasks printed |
 //!
 //! It is taken while others go on, and checked before it gets its name.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,9 +18,11 @@ use std::path::{Path, PathBuf};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunKey;
 use cis_core::source::Timestamp;
-use cis_store::sqlite::{Copy, Label, Moment, Reader, check};
+use cis_store::sqlite::{Copy, Label, Moment, PinnedSkill, Reader, check};
 
 use crate::data_dir::{DataDir, names};
+use crate::skill::KeptSkills;
+use crate::skill::kept::name_of;
 
 /// A run may begin and end just while its moment is taken; then there are no surroundings to keep, and another moment is
 /// taken. More often than this, they are not there at all, and the backup is as good as the directory.
@@ -33,6 +36,8 @@ pub struct Taken {
     pub runs: u64,
     /// Files beside the database.
     pub files: usize,
+    /// Skills that a revision needs and that are not in it: not kept in the directory, or altered there.
+    pub skills_missing: Vec<PinnedSkill>,
 }
 
 /// Files by their names in the backup.
@@ -54,13 +59,15 @@ pub fn take(data_dir: &DataDir, file: &Path, logs: bool, now: Timestamp) -> Resu
     files.extend(read(&data_dir.node_key(), "node.key")?);
     let mut count = files.len();
     copy.add_files(files)?;
+    let (skills, skills_missing) = add_skills(&mut copy, data_dir, moment.reader())?;
+    count += skills;
     if logs {
         count += add_logs(&mut copy, data_dir, moment.reader())?;
     }
     drop((copy, moment));
     verify(&part.0)?;
     let kept = keep(&part.0, file).map_err(|e| unable("write", file, &e))?;
-    Ok(Taken { label, bytes: kept, runs, files: count })
+    Ok(Taken { label, bytes: kept, runs, files: count, skills_missing })
 }
 
 /// What is half written; gone unless it has got its name.
@@ -117,6 +124,33 @@ fn contexts(data_dir: &DataDir) -> io::Result<HashMap<PathBuf, Vec<u8>>> {
         }
     }
     Ok(found)
+}
+
+/// The skills that revisions in the backup need, each in one piece under its hash; answers how many these are, and
+/// which of them are not there.
+fn add_skills(
+    copy: &mut Copy,
+    data_dir: &DataDir,
+    moment: &Reader,
+) -> Result<(usize, Vec<PinnedSkill>), Refusal> {
+    let kept = KeptSkills::of(data_dir);
+    // None goes while it is copied.
+    let _lock = data_dir.skills().exists().then(|| kept.lock()).transpose();
+    let (mut added, mut missing) = (BTreeSet::new(), Vec::new());
+    for pinned in moment.pinned_skills()? {
+        let Some(name) = name_of(&pinned.tree_hash) else { continue };
+        if added.contains(name) {
+            continue;
+        }
+        match kept.pack(&pinned.tree_hash) {
+            Some(packed) => {
+                copy.add_files([(format!("skills/{name}"), packed)])?;
+                added.insert(name.to_owned());
+            }
+            None => missing.push(pinned),
+        }
+    }
+    Ok((added.len(), missing))
 }
 
 /// What tasks of the runs in the backup printed, a run at a time; answers how many files that is.

@@ -122,6 +122,11 @@ impl DataDir {
         self.root.join("contexts")
     }
 
+    /// Where skills are kept by content, and run from.
+    pub fn skills(&self) -> PathBuf {
+        self.root.join("skills")
+    }
+
     /// Where a backup is taken apart.
     pub fn restoring(&self) -> PathBuf {
         self.root.join("restoring")

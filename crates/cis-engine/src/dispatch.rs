@@ -1,22 +1,20 @@
 //! From a claimed task to a process to start: its program, its environment, its limits.
 
 use std::cell::LazyCell;
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use cis_core::dag::{Kind, SkillCall};
-use cis_core::id::RunKey;
-use cis_core::source::Millis;
+use cis_core::source::{Millis, Timestamp};
 use cis_core::template::{self, Scene};
 use cis_runner::protocol::{AttemptKey, Start};
 use cis_store::port::Claimed;
+use cis_store::sqlite::Durability;
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::data_dir::DataDir;
-use crate::skill::{Skill, SkillPath};
+use crate::skill::checked::CheckedSkills;
 
 /// What every attempt gets unless its task says otherwise.
 #[derive(Debug, Clone, Copy)]
@@ -38,22 +36,23 @@ impl Default for Limits {
 pub(crate) struct Dispatch {
     data_dir: DataDir,
     limits: Limits,
-    /// Skills already found and checked, per run: what was confirmed does not change under it.
-    skills: HashMap<(RunKey, String), Result<Arc<Skill>, String>>,
+    skills: CheckedSkills,
 }
 
 impl Dispatch {
-    pub(crate) fn new(data_dir: DataDir, limits: Limits) -> Self {
-        Self { data_dir, limits, skills: HashMap::new() }
-    }
-
-    /// Forgets what it knew of a run that is over.
-    pub(crate) fn forget(&mut self, run: RunKey) {
-        self.skills.retain(|(of, _), _| *of != run);
+    pub(crate) fn new(data_dir: DataDir, limits: Limits, durability: Durability) -> Self {
+        let skills = CheckedSkills::new(&data_dir, durability);
+        Self { data_dir, limits, skills }
     }
 
     /// The attempt to start, or why it cannot be.
-    pub(crate) fn start(&mut self, claim: &Claimed, context: &Context, tied: bool) -> Result<Start, String> {
+    pub(crate) fn start(
+        &mut self,
+        claim: &Claimed,
+        context: &Context,
+        tied: bool,
+        now: Timestamp,
+    ) -> Result<Start, String> {
         let (task, dag) = (claim.task(), &claim.run.definition.dag);
         let more = task.more();
         // Most tasks have no template, and never look at it.
@@ -66,7 +65,7 @@ impl Dispatch {
             Kind::Shell { command } => {
                 (vec!["/bin/sh".to_owned(), "-c".to_owned(), command.to_string()], None)
             }
-            Kind::Skill(call) => self.skill(claim, call, context, &scene, &mut env)?,
+            Kind::Skill(call) => self.skill(claim, call, context, &scene, &mut env, now)?,
             Kind::External { .. } => {
                 return Err("others claim external tasks: none is started here".to_owned());
             }
@@ -114,29 +113,16 @@ impl Dispatch {
         context: &Context,
         scene: &Scene,
         env: &mut Vec<(String, String)>,
+        now: Timestamp,
     ) -> Result<(Vec<String>, Option<String>), String> {
-        let skill = self.find(claim, &call.skill, &context.skill_dirs)?;
+        let pinned = claim.run.definition.dag.skills.get(&call.skill).map(String::as_str);
+        let skill = self.skills.get(&call.skill, pinned, &context.skill_dirs, now)?;
         let argv = skill.argv().map_err(|e| e.to_string())?.to_vec();
         let input = template::fill_json(&call.input, scene).map_err(|e| format!("input {e}"))?.to_string();
         env.extend(skill.env());
         env.push(("CIS_TASK_NAME".to_owned(), claim.task().title().to_owned()));
         env.push(("CIS_INPUT".to_owned(), input.clone()));
         Ok((argv, Some(input)))
-    }
-
-    /// The skill as it was when the revision was confirmed, or why it is not.
-    fn find(&mut self, claim: &Claimed, name: &str, dirs: &[PathBuf]) -> Result<Arc<Skill>, String> {
-        let pinned = claim.run.definition.dag.skills.get(name);
-        let found = self.skills.entry((claim.run.key, name.to_owned())).or_insert_with(|| {
-            let skill = SkillPath::new(dirs.to_vec()).find(name).map_err(|e| e.to_string())?;
-            match pinned {
-                Some(hash) if *hash != skill.tree_hash => Err(format!(
-                    "skill `{name}` has changed since this revision was confirmed; publish and confirm it again"
-                )),
-                _ => Ok(Arc::new(skill)),
-            }
-        });
-        found.clone()
     }
 }
 

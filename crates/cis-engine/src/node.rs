@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cis_core::access::Caller;
+use cis_core::dag::{Dag, Problem};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{Position, RunId, RunKey, Scope};
 use cis_core::notice::Way;
@@ -29,6 +30,7 @@ use crate::coordinator::{Changes, Handle, Options, SELF};
 use crate::desk::Desk;
 use crate::growth::{Ear, Growth};
 use crate::session::{self, Here};
+use crate::skill::{self, KeptLock, SkillPath};
 use crate::system::System;
 use crate::token::{self, FreshToken};
 use crate::work::{Logs, broke_off};
@@ -102,9 +104,18 @@ impl Node {
         &self.options
     }
 
-    /// Where skills of definitions that came over the network are looked for.
-    pub fn skill_dirs(&self) -> &[PathBuf] {
-        &self.skill_dirs
+    /// Pins the skills of a definition that came over the network to what is in the node's skill directories.
+    pub fn pin_skills(&self, dag: &mut Dag) -> Vec<Problem> {
+        skill::pin(dag, &self.skill_path())
+    }
+
+    /// Keeps them as they were pinned, until the definition is published with what this answers.
+    pub fn keep_skills(&self, dag: &Dag) -> Result<Option<KeptLock>, Refusal> {
+        skill::keep(dag, &self.skill_path(), &self.options.data_dir, self.options.durability)
+    }
+
+    fn skill_path(&self) -> SkillPath {
+        SkillPath::new(self.skill_dirs.to_vec())
     }
 
     /// Changes with every commit.
@@ -126,12 +137,20 @@ impl Node {
         std::fs::create_dir_all(&logs).and_then(|()| growth.ear(&logs)).map_err(deaf)
     }
 
-    /// Publishes a definition.
-    pub async fn publish(&self, request: Publish) -> Result<Once<Published>, Refusal> {
+    /// Publishes a definition; its skills are `kept` until it is committed, though its caller goes away before that.
+    pub async fn publish(
+        &self,
+        request: Publish,
+        kept: Option<KeptLock>,
+    ) -> Result<Once<Published>, Refusal> {
         let now = request.now;
         self.write(
             "publishing",
-            move |store| async move { store.publish(request).await },
+            move |store| async move {
+                let published = store.publish(request).await;
+                drop(kept);
+                published
+            },
             move |published| News { due: published.waits.map(|waits| now.after(waits)), ..News::default() },
         )
         .await

@@ -16,9 +16,10 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunKey;
 use cis_core::source::Timestamp;
 use cis_store::port::{Bare, Prune, Pruned, RunRef, Store};
-use cis_store::sqlite::{Durability, SqliteStore};
+use cis_store::sqlite::{Durability, Reader, SqliteStore};
 
 use crate::data_dir::{DataDir, names};
+use crate::skill::KeptSkills;
 
 /// A prune under way.
 #[derive(Debug)]
@@ -30,11 +31,16 @@ pub struct Pruning {
     pub bytes: u64,
     /// Runs whose files cannot be removed, and why.
     pub stuck: BTreeMap<RunKey, String>,
+    /// Kept skills it has removed.
+    pub skills: usize,
+    /// Why others could not be.
+    pub skills_stuck: Vec<String>,
 }
 
 impl Pruning {
     pub fn new(request: Prune) -> Self {
-        Self { request, runs: Vec::new(), bytes: 0, stuck: BTreeMap::new() }
+        let (runs, stuck) = (Vec::new(), BTreeMap::new());
+        Self { request, runs, bytes: 0, stuck, skills: 0, skills_stuck: Vec::new() }
     }
 
     /// What to ask next.
@@ -66,6 +72,18 @@ impl Pruning {
             }
         }
         more || !self.request.cleared.is_empty()
+    }
+
+    /// Removes kept skills that no revision which may run needs. None goes while something is being published.
+    pub fn clear_skills(&mut self, data_dir: &DataDir) -> Result<(), Refusal> {
+        let reader = Reader::open(&data_dir.database())?;
+        KeptSkills::of(data_dir).for_each_unneeded(&reader, |path| {
+            let bytes = size(path);
+            match fs::remove_dir_all(path) {
+                Ok(()) => (self.bytes, self.skills) = (self.bytes + bytes, self.skills + 1),
+                Err(e) => self.skills_stuck.push(format!("`{}`: {e}", path.display())),
+            }
+        })
     }
 }
 

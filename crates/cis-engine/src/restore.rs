@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   FILE ─ copy ─► restoring/ ─ checked ─►  old database, surroundings, logs ─► before-restore.N/
-//!                                           new surroundings, logs, key ─► their places
+//!                                           new surroundings, logs, key, skills ─► their places
 //!                                           new database ─► dag.db          (last: until then nobody can begin)
 //! ```
 //!
@@ -24,6 +24,8 @@ use cis_store::sqlite::{Copy, Durability, Label, RESTORE_LEAP, Reader, converted
 use crate::backup::{sync_parent, unable, verify};
 use crate::context::Context;
 use crate::data_dir::{CoordinatorLock, DataDir, names};
+use crate::skill::KeptSkills;
+use crate::skill::kept::is_packed_tree;
 
 /// What the `boot` file says after a restore: no boot of any machine, so nothing is taken for never started.
 const NO_BOOT: &str = "restored";
@@ -55,6 +57,8 @@ pub fn restore(data_dir: &DataDir, file: &Path, force: bool) -> Result<Restored,
     for run in &unfinished {
         rehouse(data_dir, &room, run).map_err(at)?;
     }
+    // Before the revisions that need them. What is there already is good whenever the backup was taken.
+    keep_skills(data_dir, &room).map_err(at)?;
     let aside = swap(data_dir, &room, &reader).map_err(at)?;
     drop(reader);
     verify(&data_dir.database())?;
@@ -105,6 +109,9 @@ fn prepare(data_dir: &DataDir, room: &Room, file: &Path) -> Result<(Option<Label
     copy.files(|name, content| {
         let unable = |e: io::Error| StoreError::Database(format!("cannot unpack `{name}`: {e}"));
         let place = place(name).ok_or_else(|| StoreError::Damaged(format!("no place for `{name}`")))?;
+        if name.strip_prefix("skills/").is_some_and(|of| !is_packed_tree(of, content)) {
+            return Err(StoreError::Damaged(format!("`{name}` in it is not what its name says")));
+        }
         unpack(&room.0.join(place), content).map_err(unable)
     })?;
     let epoch = Epoch(copy.epoch()?.max(epoch_seen(data_dir, &copy)).0 + RESTORE_LEAP);
@@ -138,7 +145,7 @@ fn place(name: &str) -> Option<&Path> {
         })
         .collect();
     match parts?.as_slice() {
-        ["node.key"] | ["contexts", _] | ["logs", _, _] => Some(path),
+        ["node.key"] | ["contexts", _] | ["skills", _] | ["logs", _, _] => Some(path),
         _ => None,
     }
 }
@@ -150,6 +157,21 @@ fn unpack(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)?;
     file.write_all(content)?;
     file.sync_all()
+}
+
+/// Keeps the skills of a backup.
+fn keep_skills(data_dir: &DataDir, room: &Room) -> io::Result<()> {
+    let packed = room.0.join("skills");
+    let names = names(&packed);
+    if names.is_empty() {
+        return Ok(());
+    }
+    let lock = KeptSkills::of(data_dir).lock()?;
+    for name in names {
+        let bytes = fs::read(packed.join(&name))?;
+        lock.keep_packed(&bytes, &format!("sha256:{name}"), Durability::Power).map_err(io::Error::other)?;
+    }
+    Ok(())
 }
 
 /// A run that came over the network starts its tasks in a directory of its own here, wherever it was before.
@@ -239,11 +261,19 @@ mod tests {
 
     #[test]
     fn a_file_of_a_backup_stays_in_the_data_directory() {
-        for good in ["node.key", "contexts/7.json", "logs/7/9.1.log"] {
+        for good in ["node.key", "contexts/7.json", "logs/7/9.1.log", "skills/3f"] {
             assert!(place(good).is_some(), "{good}");
         }
-        for bad in ["", "/etc/passwd", "../node.key", "contexts/../../x", "logs/7", "dag.db", "contexts/a/b"]
-        {
+        for bad in [
+            "",
+            "/etc/passwd",
+            "../node.key",
+            "contexts/../../x",
+            "logs/7",
+            "dag.db",
+            "contexts/a/b",
+            "skills/a/b",
+        ] {
             assert!(place(bad).is_none(), "{bad}");
         }
     }

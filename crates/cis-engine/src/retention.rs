@@ -60,6 +60,13 @@ async fn look(node: &Node, retention: Retention) -> Result<(), Refusal> {
     if let Some(size) = retention.max_size {
         shrink(node, size, retention.keep).await?;
     }
+    if retention.max_age.is_some() || retention.max_size.is_some() {
+        let skills = in_thread(node, move |node| {
+            left.clear_skills(&node.options().data_dir)?;
+            Ok(left)
+        });
+        tell(&skills.await?, "not needed");
+    }
     Ok(())
 }
 
@@ -92,8 +99,14 @@ fn tell(pruning: &Pruning, why: &str) {
     if !pruning.runs.is_empty() {
         tracing::info!(runs = pruning.runs.len(), file_bytes = pruning.bytes, why, "pruned");
     }
+    if pruning.skills > 0 {
+        tracing::info!(skills = pruning.skills, file_bytes = pruning.bytes, why, "removed kept skills");
+    }
     for why in pruning.stuck.values() {
         tracing::warn!("files of a pruned run cannot be removed: {why}");
+    }
+    for why in &pruning.skills_stuck {
+        tracing::warn!("a kept skill cannot be removed: {why}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Skills: found, listed, run by themselves and by DAGs, and bound to what was confirmed.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says so by failing")]
+
 mod support;
 
 use serde_json::json;
@@ -7,6 +9,10 @@ use support::Node;
 
 const SKILL_MD: &str = "---\nname: greet\ndescription: Greets whoever it is given.\nversion: 1.2.0\ncommand: sh \"$CIS_SKILL_DIR/run.sh\"\n---\n# Greet\n";
 const RUN_SH: &str = "input=$(cat); [ \"$input\" = \"$CIS_INPUT\" ] || exit 9; printf '{\"greeting\": \"hello\", \"input\": %s}' \"$input\"";
+
+/// The same, with the word in a file of its own.
+const SAY_WORDS: &str =
+    "printf '{\"greeting\": \"%s\", \"input\": %s}' \"$(cat \"$CIS_SKILL_DIR/words\")\" \"$CIS_INPUT\"";
 
 const DAG: &str = r#"
     [[tasks]]
@@ -73,7 +79,7 @@ fn the_seeds_files_run_as_they_are() {
 }
 
 #[test]
-fn a_changed_skill_needs_a_new_confirmation() {
+fn edited_skill_runs_as_it_was_confirmed_until_it_is_confirmed_again() {
     let node = with_skill();
     node.ok(["dag", "publish", "d.toml"]);
     node.confirm("d");
@@ -82,8 +88,9 @@ fn a_changed_skill_needs_a_new_confirmation() {
         ".cis/skills/greet/run.sh",
         "echo '{\"greeting\": \"changed\", \"input\": {\"who\": \"all\"}}'",
     );
-    // What was confirmed does not run with what was not.
-    node.cis(["run", "d"]).code(1).tells("skill `greet` has changed since this revision was confirmed");
+    // What was confirmed runs, and what was not does not.
+    node.ok(["run", "d"]);
+    assert_eq!(node.logs("d", "b"), "hello to world\n");
     node.cis(["dag", "publish", "d.toml"]).code(4).tells("error[ContentConflict]");
     node.ok(["dag", "publish", "d.toml", "--revision"]);
     node.confirm("d");
@@ -94,6 +101,202 @@ fn a_changed_skill_needs_a_new_confirmation() {
     node.ok(["run", "d.toml"]);
     assert_eq!(node.logs("d", "b"), "hello to world\n");
     node.assert_sound();
+}
+
+/// A skill called before and after a gate.
+const GATED: &str = r#"
+    [[tasks]]
+    id = "a"
+    skill = "greet"
+    [[tasks]]
+    id = "gate"
+    deps = ["a"]
+    command = 'read -r _ < "$GATE"'
+    [[tasks]]
+    id = "z"
+    deps = ["gate"]
+    skill = "greet"
+"#;
+
+/// Publishes `d`, confirms it and waits until its first task is done; answers the gate before its last.
+fn run_to_the_gate(node: &Node) -> support::Fifo {
+    let gate = node.fifo("gate");
+    node.dag("d", &GATED.replace("$GATE", node.path("gate").to_str().unwrap()));
+    node.ok(["dag", "publish", "d.toml"]);
+    node.ok(["dag", "confirm", "d"]);
+    support::eventually("the first task to end", || {
+        (node.task("d", "a")["status"] == "completed").then_some(())
+    });
+    gate
+}
+
+#[test]
+fn skill_edited_between_two_tasks_of_a_run_stays_as_confirmed() {
+    let node = with_skill();
+    node.write(".cis/skills/greet/run.sh", "echo good");
+    let gate = run_to_the_gate(&node);
+    node.write(".cis/skills/greet/run.sh", "echo evil");
+    gate.let_through(1);
+    node.ok(["status", "d", "--watch"]);
+    assert_eq!((node.logs("d", "a"), node.logs("d", "z")), ("good\n".into(), "good\n".into()));
+    let shown = node.json(["skill", "show", "greet"]);
+    assert_eq!(shown["kept"], json!(null), "what is there now was never published");
+    node.ok(["dag", "explain", "d", "z"]).says(node.data.join("skills").to_str().unwrap());
+}
+
+#[test]
+fn skill_published_over_http_stays_as_confirmed() {
+    let node = Node::new();
+    node.write("home/.cis/skills/greet/SKILL.md", SKILL_MD);
+    node.write("home/.cis/skills/greet/run.sh", "echo good");
+    let up = node.up();
+    let definition = json!({"dag_id": "d", "tasks": [{"id": "a", "skill": "greet"}]});
+    assert_eq!(up.client.post("/api/v1/dag/publish", &definition.to_string()).status, 201);
+    node.write("home/.cis/skills/greet/run.sh", "echo evil");
+    up.client.post("/api/v1/dag/d/confirm", "");
+    node.ok(["status", "d", "--watch"]);
+    assert_eq!(node.logs("d", "a"), "good\n");
+    node.write("elsewhere.sh", "echo good");
+    std::fs::remove_file(node.path("home/.cis/skills/greet/run.sh")).unwrap();
+    std::os::unix::fs::symlink(node.path("elsewhere.sh"), node.path("home/.cis/skills/greet/run.sh"))
+        .unwrap();
+    let definition = json!({"dag_id": "e", "tasks": [{"id": "a", "skill": "greet"}]});
+    let refused = up.client.post("/api/v1/dag/publish", &definition.to_string());
+    assert_eq!(refused.status, 422, "{refused:?}");
+    assert!(refused.body.contains("`run.sh` links to"), "{refused:?}");
+}
+
+#[test]
+fn skill_with_a_link_that_leaves_its_directory_is_refused() {
+    let node = with_skill();
+    node.write("run.sh", RUN_SH);
+    std::fs::remove_file(node.path(".cis/skills/greet/run.sh")).unwrap();
+    std::os::unix::fs::symlink("../../../run.sh", node.path(".cis/skills/greet/run.sh")).unwrap();
+    node.cis(["run", "d.toml"])
+        .code(2)
+        .says_nothing()
+        .tells("`run.sh` links to `../../../run.sh`, outside the skill's tree");
+    assert!(!node.data.exists());
+    // One within it is part of what is confirmed.
+    std::fs::remove_file(node.path(".cis/skills/greet/run.sh")).unwrap();
+    node.write(".cis/skills/greet/lib/run.sh", RUN_SH);
+    std::os::unix::fs::symlink("lib/run.sh", node.path(".cis/skills/greet/run.sh")).unwrap();
+    node.ok(["run", "d.toml"]);
+    assert_eq!(node.logs("d", "b"), "hello to world\n");
+}
+
+/// The one kept tree of a data directory.
+fn kept(node: &Node) -> std::path::PathBuf {
+    let mut trees = std::fs::read_dir(node.data.join("skills")).unwrap();
+    let tree = trees.next().unwrap().unwrap().path();
+    assert!(trees.next().is_none());
+    tree
+}
+
+/// Replaces a file that is for reading only.
+fn alter(file: &std::path::Path, text: &str) {
+    std::fs::remove_file(file).unwrap();
+    std::fs::write(file, text).unwrap();
+}
+
+#[test]
+fn altered_kept_skill_is_not_run() {
+    let node = with_skill();
+    node.write(".cis/skills/greet/run.sh", "echo good");
+    let gate = run_to_the_gate(&node);
+    alter(&kept(&node).join("run.sh"), "echo evil");
+    gate.let_through(1);
+    node.cis(["status", "d", "--watch"]);
+    assert_eq!(node.states("d"), "a=completed gate=completed z=failed");
+    let cause = node.task("d", "z")["cause"].to_string();
+    assert!(cause.contains("skill `greet` is not what was confirmed"), "{cause}");
+    assert!(cause.contains("`run.sh`"), "{cause}");
+    // Also by a coordinator that never saw it whole.
+    node.wait_idle();
+    node.cis(["dag", "retry", "d", "z"]).code(1).tells("is not what was confirmed").tells("`run.sh`");
+    let checked = node.cis(["doctor"]).code(1);
+    assert!(checked.err.contains("skill `greet` of `d` revision 1 was altered"), "{checked}");
+    // Publishing it again puts it right, without another confirmation: the content is the same.
+    node.ok(["dag", "publish", "d.toml"]).says("already there");
+    node.ok(["dag", "retry", "d", "z"]);
+    assert_eq!(node.logs("d", "z"), "good\n");
+    node.ok(["doctor"]);
+}
+
+#[test]
+fn skill_of_an_older_version_runs_while_it_is_the_same() {
+    let node = with_skill();
+    node.ok(["run", "d.toml"]);
+    // As a version that kept none left it.
+    std::fs::remove_dir_all(node.data.join("skills")).unwrap();
+    assert_eq!(doctor(&node, 0)["state"], "note");
+    node.ok(["run", "d"]);
+    assert_eq!(doctor(&node, 0)["state"], "sound", "it is kept from then on");
+    std::fs::remove_dir_all(node.data.join("skills")).unwrap();
+    node.write(".cis/skills/greet/run.sh", "echo evil");
+    node.cis(["run", "d"]).code(1).tells("skill `greet` has changed since this revision was confirmed");
+}
+
+/// What `cis doctor` says of skills.
+fn doctor(node: &Node, code: i32) -> serde_json::Value {
+    let told = node.cis(["doctor", "--json"]).code(code).json();
+    let checks = told["checks"].as_array().unwrap().iter();
+    checks.clone().find(|check| check["check"] == "skills").unwrap().clone()
+}
+
+#[test]
+fn backup_restores_skills_and_runs_them_elsewhere() {
+    let node = with_skill();
+    node.write(".cis/skills/greet/lib/words", "hello");
+    std::os::unix::fs::symlink("lib/words", node.path(".cis/skills/greet/words")).unwrap();
+    node.write(".cis/skills/greet/run.sh", SAY_WORDS);
+    node.ok(["dag", "publish", "d.toml"]);
+    node.ok(["backup", "copy.db"]);
+    let other = Node::new();
+    std::fs::copy(node.path("copy.db"), other.path("copy.db")).unwrap();
+    other.ok(["restore", "copy.db"]);
+    assert_eq!(doctor(&other, 0)["state"], "sound");
+    other.ok(["dag", "confirm", "d"]);
+    other.ok(["status", "d", "--watch"]);
+    assert_eq!(other.logs("d", "b"), "hello to world\n");
+    // Over an altered one, the backup's is put in its place.
+    alter(&kept(&other).join("run.sh"), "echo evil");
+    assert_eq!(doctor(&other, 1)["state"], "problem");
+    other.ok(["backup", "lacking.db"]).tells("skill `greet` of `d` revision 1 is not in it");
+    other.wait_idle();
+    other.ok(["restore", "copy.db", "--force"]);
+    assert_eq!(doctor(&other, 0)["state"], "sound");
+}
+
+#[test]
+fn prune_and_doctor_remove_only_skills_that_no_revision_needs() {
+    let node = with_skill();
+    node.ok(["dag", "publish", "d.toml"]);
+    let pending = kept(&node);
+    node.ok(["prune", "--older-than", "0s"]);
+    assert!(pending.exists(), "it waits to be confirmed");
+    node.ok(["dag", "confirm", "d"]);
+    node.ok(["status", "d", "--watch"]);
+    node.wait_idle();
+    let pruned = node.ok(["prune", "--older-than", "0s", "--json"]).json();
+    assert_eq!((pruned["runs"].as_array().unwrap().len(), &pruned["skills"]), (1, &json!(0)));
+    assert!(pending.exists(), "it is confirmed");
+    for (repair, name) in [(false, "e"), (true, "f")] {
+        node.write(".cis/skills/greet/run.sh", format!("echo {name}"));
+        node.dag(name, DAG);
+        node.ok(["dag", "publish", &format!("{name}.toml")]);
+        node.ok(["dag", "confirm", name, "--reject"]);
+        std::fs::create_dir(node.data.join("skills/.new-1-0")).unwrap();
+        let told = doctor(&node, 1);
+        assert_eq!(told["found"].as_array().unwrap().len(), 2, "{told}");
+        if repair {
+            node.ok(["doctor", "--repair"]);
+        } else {
+            node.ok(["prune"]).tells("2 kept skills that no revision needs went as well");
+        }
+        assert_eq!(kept(&node), pending);
+    }
+    node.ok(["run", "d"]);
 }
 
 #[test]

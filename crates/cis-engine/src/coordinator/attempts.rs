@@ -91,7 +91,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             }
         };
         let tied = self.owners.get(&run) == Some(&SELF);
-        match self.dispatch.start(&claim, &context, tied) {
+        match self.dispatch.start(&claim, &context, tied, self.machine.now()) {
             Ok(start) => {
                 self.flying.insert(start.key, claim);
                 self.send_start(run, &context, start);

@@ -309,7 +309,6 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
     }
 
     pub(super) fn run_over(&mut self, run: RunKey, status: RunStatus) {
-        self.dispatch.forget(run);
         self.contexts.remove(&run);
         self.owners.remove(&run);
         match self.unfinished.remove(&run) {

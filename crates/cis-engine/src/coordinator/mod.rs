@@ -167,7 +167,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         let (idle, idle_out) = watch::channel(opening.unfinished.is_empty());
         let recovery = Recovery::of(&opening, options.data_dir.last_stop());
         let mut this = Self {
-            dispatch: Dispatch::new(options.data_dir.clone(), options.limits),
+            dispatch: Dispatch::new(options.data_dir.clone(), options.limits, options.durability),
             store,
             options,
             machine: Arc::new(machine),

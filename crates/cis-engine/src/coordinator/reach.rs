@@ -166,7 +166,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         let run = claim.run.key;
         let tied = self.owners.get(&run) == Some(&SELF);
         let started = self.context(&claim.run).and_then(|context| {
-            let start = self.dispatch.start(&claim, &context, tied)?;
+            let start = self.dispatch.start(&claim, &context, tied, self.machine.now())?;
             self.send_start(run, &context, start);
             Ok(())
         });

@@ -4,11 +4,13 @@
 //! | module | what it looks at |
 //! |---|---|
 //! | `place` | whose the files are and who may read them, the disk, files that nothing needs |
+//! | `skills` | kept skills that are damaged, missing or needed by nothing |
 //! | `strays` | processes of attempts that are not under way |
 //!
 //! Repairs that could disturb a coordinator are made by whoever holds its lock, so never while one works.
 
 mod place;
+mod skills;
 mod strays;
 
 pub use place::bytes;
@@ -145,9 +147,10 @@ pub fn examine(data_dir: &DataDir, repair: bool) -> Result<Vec<Examined>, Refusa
     // Without a database to believe, nothing is known to be needed or not.
     if let Some(reader) = reader.as_ref().ok().filter(|_| sound) {
         examined.push(place::files(data_dir, reader, hand)?);
+        examined.push(skills::skills(data_dir, reader, repair)?);
         examined.push(strays::strays(data_dir, reader, hand)?);
     } else {
-        for check in ["files", "strays"] {
+        for check in ["files", "skills", "strays"] {
             examined.push(Examined::new(check, State::Unknown, "the database must be sound to tell"));
         }
     }

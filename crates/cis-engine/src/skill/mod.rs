@@ -11,9 +11,19 @@
 //! `$CIS_SKILL_DIR`. Its input comes as JSON on stdin and in `$CIS_INPUT`. What a DAG's confirmation covers of a
 //! skill is its tree hash (`tree`), so that a changed skill needs a new confirmation.
 //!
-//! This module finds and describes skills. It deliberately does not run them.
+//! This module finds, describes and keeps skills. It deliberately does not run them.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | `manifest` | the file that describes a skill |
+//! | `tree`, `packed` | a skill's files as one sequence of bytes, its hash, and back |
+//! | `kept` | skills kept by content in the data directory, from where they run |
+//! | `checked` | kept skills, checked before every attempt |
 
+pub(crate) mod checked;
+pub(crate) mod kept;
 mod manifest;
+mod packed;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +32,8 @@ use std::path::{Path, PathBuf};
 
 use cis_core::dag::{Dag, Kind, Problem, ProblemCode};
 use cis_core::id::{BadName, is_name};
+
+pub use kept::{KeptLock, KeptSkills, keep};
 
 /// Prints its task's name, and its input if it has any. Reads them from the environment and prints them as
 /// data, so no input can become code.
@@ -93,6 +105,16 @@ impl Skill {
         ]
     }
 
+    /// The built-in skill that was pinned with this hash, if there still is such a one.
+    pub(crate) fn builtin(name: &str, tree_hash: &str) -> Option<Self> {
+        Some(Self::echo()).filter(|echo| echo.name == name && echo.tree_hash == tree_hash)
+    }
+
+    /// The skill whose tree is kept in `place`, without comparing it with its hash.
+    pub(crate) fn read_kept(name: &str, place: &Path, tree_hash: &str) -> Result<Self, SkillError> {
+        Self::read(name, place, |_| Ok(tree_hash.to_owned()))
+    }
+
     fn echo() -> Self {
         Self {
             name: "echo".to_owned(),
@@ -106,25 +128,36 @@ impl Skill {
     }
 
     fn load(name: &str, dir: &Path) -> Result<Self, SkillError> {
-        let io = |path: &Path, error| SkillError::Io { name: name.to_owned(), path: path.to_owned(), error };
         // The directory itself may be a link: people link skills they keep elsewhere.
-        let dir = dir.canonicalize().map_err(|error| io(dir, error))?;
+        let canonical = dir.canonicalize();
+        let dir = canonical.map_err(|error| SkillError::io(name, dir, error))?;
+        Self::read(name, &dir, |dir| {
+            tree::hash(dir, tree::Of::Source).map_err(|error| match error {
+                tree::TreeError::Io { path, error } => SkillError::io(name, &path, error),
+                other => {
+                    SkillError::Invalid { name: name.to_owned(), why: other.to_string(), hint: other.hint() }
+                }
+            })
+        })
+    }
+
+    fn read(
+        name: &str,
+        dir: &Path,
+        tree_hash: impl FnOnce(&Path) -> Result<String, SkillError>,
+    ) -> Result<Self, SkillError> {
         if dir.to_str().is_none() {
             return Err(SkillError::invalid(name, format!("the path `{}` is not UTF-8", dir.display())));
         }
-        let manifest = manifest::read(name, &dir)?;
-        let tree_hash = tree::hash(&dir).map_err(|error| match error {
-            tree::TreeError::Io { path, error } => io(&path, error),
-            other => SkillError::invalid(name, other.to_string()),
-        })?;
+        let manifest = manifest::read(name, dir)?;
         Ok(Self {
             name: name.to_owned(),
             description: manifest.description,
             version: manifest.version,
-            dir: Some(dir),
+            tree_hash: tree_hash(dir)?,
+            dir: Some(dir.to_owned()),
             file: Some(manifest.file),
             program: manifest.program,
-            tree_hash,
         })
     }
 }
@@ -144,11 +177,10 @@ impl SkillPath {
     /// The skill of this name. A broken one is an error, not a reason to look further: what runs must not
     /// depend on a typo in a file.
     pub fn find(&self, name: &str) -> Result<Skill, SkillError> {
-        // A name becomes part of a path below, so nothing outside the alphabet may pass.
         if !is_name(name) {
             return Err(BadName(name.to_owned()).into());
         }
-        if let Some(dir) = self.dirs.iter().map(|dir| dir.join(name)).find(|dir| dir.is_dir()) {
+        if let Some(dir) = self.directory_of(name) {
             return Skill::load(name, &dir);
         }
         if name == "echo" {
@@ -159,6 +191,22 @@ impl SkillPath {
             searched: self.dirs.clone(),
             nearest: nearest(name, &self.names()),
         })
+    }
+
+    /// The skill `name` that was pinned with `tree_hash`: the kept one, if it is kept, or else what is on the path.
+    /// For showing it: neither is compared with the hash.
+    pub fn find_pinned(&self, name: &str, tree_hash: &str, kept: &KeptSkills) -> Result<Skill, SkillError> {
+        match kept.place(tree_hash).filter(|place| place.exists()) {
+            Some(place) => Skill::read_kept(name, &place, tree_hash),
+            None => self.find(name),
+        }
+    }
+
+    /// The directory of the skill of this name, if there is one. The first wins.
+    fn directory_of(&self, name: &str) -> Option<PathBuf> {
+        // A name becomes part of a path, so nothing outside the alphabet may pass.
+        let mut places = self.dirs.iter().filter(|_| is_name(name)).map(|dir| dir.join(name));
+        places.find(|dir| dir.is_dir())
     }
 
     /// Everything on the path by name, broken ones included.
@@ -182,6 +230,10 @@ impl SkillPath {
 }
 
 impl SkillError {
+    fn io(name: &str, path: &Path, error: io::Error) -> Self {
+        Self::Io { name: name.to_owned(), path: path.to_owned(), error }
+    }
+
     fn invalid(name: &str, why: impl Into<String>) -> Self {
         Self::Invalid { name: name.to_owned(), why: why.into(), hint: None }
     }
@@ -270,5 +322,7 @@ fn listing(dirs: &[PathBuf]) -> String {
     dirs.iter().map(|dir| format!("`{}`", dir.display())).collect::<Vec<_>>().join(", ")
 }
 
+#[cfg(test)]
+mod kept_tests;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,6 @@
 //! Publish, confirm, reject, and where things stand.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,8 @@ use cis_core::dag::parse::{Defaults, Format, parse};
 use cis_core::dag::{Dag, canonical};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, Scope};
-use cis_engine::skill::{self, SkillPath};
+use cis_engine::node::Node;
+use cis_engine::skill::KeptLock;
 use cis_store::port::{Decide, Decided, Once, Publish, Published, RunRef};
 use cis_store::sqlite::Reader;
 use cis_store::sqlite::reader::DagLine;
@@ -51,9 +51,9 @@ pub(super) async fn publish_definition(state: &State, asked: &Asked, body: Bytes
     // Until it is published: so many definitions are in memory at once, and no more.
     let turn = state.limits.parsing(body.len()).await?;
     let (by, node) = (caller.clone(), state.node.clone());
-    let reading = tokio::task::spawn_blocking(move || wanted(&body, &by, node.skill_dirs()));
+    let reading = tokio::task::spawn_blocking(move || wanted(&body, &by, &node));
     let gone = |_| Refusal::new(ErrorCode::Unavailable, "the node is shutting down");
-    let Wanted { dag, content_hash, new_revision } = reading.await.map_err(gone)??;
+    let Wanted { dag, content_hash, new_revision, kept } = reading.await.map_err(gone)??;
     let now = state.node.now();
     let request = Publish {
         key: asked.key()?,
@@ -65,7 +65,7 @@ pub(super) async fn publish_definition(state: &State, asked: &Asked, body: Bytes
         now,
         expires_at: Some(now.after(state.options.pending_for)),
     };
-    let Once { answer, replayed } = state.node.publish(request).await?;
+    let Once { answer, replayed } = state.node.publish(request, kept).await?;
     drop(turn);
     let published = match answer {
         Ok(published) => published,
@@ -102,10 +102,11 @@ struct Wanted {
     dag: Dag,
     content_hash: String,
     new_revision: bool,
+    kept: Option<KeptLock>,
 }
 
-/// Reads and checks it: processor work, and a look at the files of its skills.
-fn wanted(body: &[u8], caller: &Caller, skill_dirs: &[PathBuf]) -> Result<Wanted, Refusal> {
+/// Reads and checks it, and keeps its skills: processor work, and work on files.
+fn wanted(body: &[u8], caller: &Caller, node: &Node) -> Result<Wanted, Refusal> {
     let (text, new_revision) = without_revision(body);
     let scope = match caller.scopes.as_deref() {
         Some([only]) => Some(only.clone()),
@@ -117,12 +118,13 @@ fn wanted(body: &[u8], caller: &Caller, skill_dirs: &[PathBuf]) -> Result<Wanted
     if !caller.sees(&dag.scope) {
         return Err(Refusal::new(ErrorCode::Forbidden, format!("your token is not for `{}`", dag.scope)));
     }
-    let problems = skill::pin(&mut dag, &SkillPath::new(skill_dirs.to_vec()));
+    let problems = node.pin_skills(&mut dag);
     if !problems.is_empty() {
         return Err(invalid(&json!(problems)));
     }
     let content_hash = canonical::content_hash(&dag).as_str().to_owned();
-    Ok(Wanted { dag, content_hash, new_revision })
+    let kept = node.keep_skills(&dag)?;
+    Ok(Wanted { dag, content_hash, new_revision, kept })
 }
 
 fn say_published(published: &Published, decided: Option<&Decided>) -> Response {

@@ -31,6 +31,7 @@
 //! | `prune`, `tombstones` | making room, and what stays of what was there |
 //! | [`reader`], `log`, `lists`, `standing`, `waiting`, `attempts`, [`census`] | what people, views, followers and meters ask |
 //! | [`check`], `fold` | the invariants, checked over a whole store; the event log against the rows |
+//! | `skills` | which skills revisions need |
 //! | `copy` | one moment of a store in a file of its own, and back |
 
 mod advance;
@@ -57,6 +58,7 @@ pub mod reader;
 mod reserve;
 mod reviews;
 mod runs;
+mod skills;
 mod standing;
 mod steps;
 mod sweep;
@@ -95,6 +97,7 @@ pub use pulse::Pulse;
 pub use reader::Reader;
 pub use reserve::{RESERVE, RESERVE_BYTES};
 pub use reviews::{ReviewLine, RevisionReview, TaskReview};
+pub use skills::PinnedSkill;
 pub use steps::Chunks;
 pub use tokens::TokenLine;
 pub use tombstones::Tombstone;

@@ -9,10 +9,12 @@ use cis_engine::data_dir::DataDir;
 use cis_engine::doctor::{self, Examined, State};
 use cis_engine::restore;
 use cis_engine::system::System;
-use serde_json::json;
+use cis_store::sqlite::PinnedSkill;
+use serde_json::{Value, json};
 
 use super::{Failure, Outcome, Setup, list};
 use crate::config::ConfigError;
+use crate::term::report::warn;
 use crate::term::table::Cell;
 use crate::term::{Face, Table, Tone, reveal, text, time};
 
@@ -60,14 +62,24 @@ pub(super) fn backup(setup: &Setup, file: &Path, logs: bool) -> Outcome {
     let taken = backup::take(&here(setup)?, file, logs, System.now())?;
     let shown = file.display();
     if setup.json {
+        let missing: Vec<Value> = taken
+            .skills_missing
+            .iter()
+            .map(|skill| json!({"skill": skill.name, "dag_id": skill.dag_id, "revision": skill.revision}))
+            .collect();
         let told = json!({"success": true, "file": file.to_string_lossy(), "bytes": taken.bytes,
                           "runs": taken.runs, "files": taken.files, "position": taken.label.position,
-                          "taken_at": taken.label.taken_at});
+                          "taken_at": taken.label.taken_at, "skills_missing": missing});
         say_json!(told);
     } else {
         let (runs, bytes) =
             (text::count(taken.runs as usize, "run"), text::count(taken.bytes as usize, "byte"));
         say!("Backed up {runs} to {shown} ({bytes}), and checked it");
+        for PinnedSkill { name, dag_id, revision, .. } in &taken.skills_missing {
+            warn(&format!(
+                "skill `{name}` of `{dag_id}` revision {revision} is not in it: `cis doctor` says more"
+            ));
+        }
         tell!("hint: it holds the node's key and environments of unfinished runs; keep it as safe as these");
     }
     Ok(0)

@@ -9,7 +9,8 @@ use cis_core::dag::parse::{Defaults, Format, parse};
 use cis_core::dag::plan::Plan;
 use cis_core::dag::{Dag, Problem, canonical};
 use cis_core::error::ErrorCode;
-use cis_engine::skill::{self, SkillPath};
+use cis_engine::coordinator::Options;
+use cis_engine::skill::{self, KeptLock, SkillPath};
 
 use super::{Failure, Setup};
 use crate::project;
@@ -57,6 +58,15 @@ pub(super) fn load(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Result
     let content_hash = canonical::content_hash(&dag).as_str().to_owned();
     let plan = Plan::new(&dag);
     Ok(Loaded { dag: Arc::new(dag), plan, content_hash, warnings, skill_dirs })
+}
+
+impl Loaded {
+    /// Keeps its skills as they were pinned. They stay while the lock is held, and after that for as long as a revision
+    /// needs them: hold it until this one is published.
+    pub(super) fn keep_skills(&self, options: &Options) -> Result<Option<KeptLock>, Failure> {
+        let path = SkillPath::new(self.skill_dirs.clone());
+        Ok(skill::keep(&self.dag, &path, &options.data_dir, options.durability)?)
+    }
 }
 
 /// Reads and checks the definition in `file`; its skills are for whoever runs it to find.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cis_core::dag::{Dag, Kind, Task};
 use cis_core::template::is_template;
 use cis_engine::select;
-use cis_engine::skill::SkillPath;
+use cis_engine::skill::{KeptSkills, SkillPath};
 use cis_store::sqlite::reader::RunLine;
 use serde_json::{Value, json};
 
@@ -56,6 +56,7 @@ pub(super) fn explain(
         (dag, ix, here.map(SkillPath::new), place)
     };
     let task = &dag.tasks[ix];
+    let skills = skills.map(|path| Skills { path, kept: KeptSkills::of(&setup.data_dir()) });
     let mut facts = what_it_runs(&dag, task, skills.as_ref());
     facts.push(fact("directory", place.directory.to_string_lossy(), place.from));
     facts.extend(how_it_runs(setup, &dag, task, skills.is_some()));
@@ -119,7 +120,13 @@ fn fact(what: impl Into<String>, value: impl Into<String>, from: impl Into<Strin
     Fact { what: what.into(), value: value.into(), from: from.into() }
 }
 
-fn what_it_runs(dag: &Dag, task: &Task, skills: Option<&SkillPath>) -> Vec<Fact> {
+/// Where the skills of this machine are found.
+struct Skills {
+    path: SkillPath,
+    kept: KeptSkills,
+}
+
+fn what_it_runs(dag: &Dag, task: &Task, skills: Option<&Skills>) -> Vec<Fact> {
     match &task.kind {
         Kind::Shell { command } => vec![fact("command", command.to_string(), "/bin/sh -c")],
         Kind::External { input } => {
@@ -140,19 +147,18 @@ fn what_it_runs(dag: &Dag, task: &Task, skills: Option<&SkillPath>) -> Vec<Fact>
         }
         Kind::Skill(call) => {
             let mut facts = vec![fact("skill", call.skill.clone(), "task")];
-            let pinned = dag.skills.get(&call.skill);
-            facts.extend(pinned.map(|hash| fact("skill tree", hash, "confirmed with the DAG")));
-            match skills.map(|skills| skills.find(&call.skill)) {
-                None => {}
+            let pinned = dag.skills.get(&call.skill).map_or("", String::as_str);
+            match skills.map(|skills| skills.path.find_pinned(&call.skill, pinned, &skills.kept)) {
+                None => facts.push(fact("skill tree", pinned, "confirmed with the DAG")),
                 Some(Ok(skill)) => {
                     let place =
                         skill.dir.as_ref().map_or("built in".to_owned(), |dir| dir.display().to_string());
-                    facts.push(fact("skill found", skill.tree_hash.clone(), place));
+                    facts.push(fact("skill tree", skill.tree_hash.clone(), place));
                     if let Ok(argv) = skill.argv() {
                         facts.push(fact("program", argv.join(" "), "skill"));
                     }
                 }
-                Some(Err(e)) => facts.push(fact("skill found", e.to_string(), "not found")),
+                Some(Err(e)) => facts.push(fact("skill tree", e.to_string(), "not found")),
             }
             facts.push(fact("input", call.input.to_string(), "task; stdin and CIS_INPUT"));
             facts

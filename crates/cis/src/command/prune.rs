@@ -62,15 +62,16 @@ fn work_off(
     if shows {
         anstream::eprint!("\r\x1b[K");
     }
+    pruning.clear_skills(data_dir)?;
     Ok(pruning)
 }
 
 fn tell(setup: &Setup, pruned: &Pruning, freed: u64) -> Outcome {
-    let stuck: Vec<&String> = pruned.stuck.values().collect();
+    let stuck: Vec<&String> = pruned.stuck.values().chain(&pruned.skills_stuck).collect();
     if setup.json {
         let runs: Vec<Value> = pruned.runs.iter().map(line).collect();
-        let told = json!({"success": true, "dry_run": false, "runs": runs, "file_bytes": pruned.bytes,
-                          "database_bytes": freed, "stuck": stuck});
+        let told = json!({"success": true, "dry_run": false, "runs": runs, "skills": pruned.skills,
+                          "file_bytes": pruned.bytes, "database_bytes": freed, "stuck": stuck});
         say_json!(told);
     } else {
         let (runs, files) = (text::count(pruned.runs.len(), "run"), bytes(pruned.bytes));
@@ -78,6 +79,9 @@ fn tell(setup: &Setup, pruned: &Pruning, freed: u64) -> Outcome {
             "Pruned {runs}: {files} of files are gone, {} of the database are free for what comes",
             bytes(freed)
         );
+        if pruned.skills > 0 {
+            tell!("{} that no revision needs went as well", text::count(pruned.skills, "kept skill"));
+        }
         for why in &stuck {
             tell!("not removed: {}", reveal(why));
         }

@@ -48,7 +48,9 @@ fn publish_here(
 ) -> Result<Published, Failure> {
     let loaded = definition::load(setup, file, skill_dirs)?;
     definition::warn(setup, &loaded);
-    let mut session = Session::open(setup.options()?)?;
+    let options = setup.options()?;
+    let mut session = Session::open(options.clone())?;
+    let kept = loaded.keep_skills(&options)?;
     let publish = Command::Publish {
         dag: SharedDag(loaded.dag),
         content_hash: loaded.content_hash,
@@ -56,6 +58,7 @@ fn publish_here(
         by: user(),
     };
     let published = session.ask(publish).and_then(|reply| reply.published());
+    drop(kept);
     session.close()?;
     Ok(published?)
 }

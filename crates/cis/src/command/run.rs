@@ -75,10 +75,13 @@ fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
     // Before anything is published: a task that does not exist must not confirm anything.
     selection(args, &loaded.dag, &loaded.plan, None)?;
     tell_copy(setup);
-    let mut session = Session::open(Options { runs_at_once: true, ..setup.options()? })?;
+    let options = Options { runs_at_once: true, ..setup.options()? };
+    let mut session = Session::open(options.clone())?;
     warn_durability(&mut session, args)?;
     warn_external(&mut session, &loaded.dag)?;
+    let kept = loaded.keep_skills(&options)?;
     let ready = confirm_own(&mut session, loaded)?;
+    drop(kept);
     let (resumed_from, before) = match setup.reader()? {
         Some(reader) if !args.only.is_empty() || !args.from.is_empty() => latest_run(&reader, &ready)?,
         _ => (None, None),

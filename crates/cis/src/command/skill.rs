@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use cis_core::error::ErrorCode;
-use cis_engine::skill::{SkillError, SkillPath};
+use cis_engine::skill::{KeptSkills, SkillError, SkillPath};
 use serde_json::{Value, json};
 
 use super::{Failure, Outcome, Setup, list};
@@ -33,7 +33,7 @@ fn list_skills(setup: &Setup, path: &SkillPath) -> Outcome {
             .map(|listed| match &listed.skill {
                 Ok(skill) => {
                     json!({"name": skill.name, "description": skill.description, "version": skill.version,
-                                    "runnable": skill.argv().is_ok(), "dir": skill.dir})
+                                    "runnable": skill.argv().is_ok(), "dir": skill.dir, "tree_hash": skill.tree_hash})
                 }
                 Err(e) => json!({"name": listed.name, "error": e.to_string()}),
             })
@@ -60,15 +60,23 @@ fn list_skills(setup: &Setup, path: &SkillPath) -> Outcome {
 fn show(setup: &Setup, path: &SkillPath, name: &str) -> Outcome {
     let skill = path.find(name)?;
     let program = skill.argv().map(|argv| argv.join(" "));
+    let kept = KeptSkills::of(&setup.data_dir()).place(&skill.tree_hash).filter(|place| place.exists());
     if setup.json {
         let told = json!({"success": true, "name": skill.name, "description": skill.description,
                           "version": skill.version, "dir": skill.dir, "file": skill.file,
-                          "program": program.ok(), "tree_hash": skill.tree_hash});
+                          "program": program.ok(), "tree_hash": skill.tree_hash, "kept": kept});
         say_json!(told);
         return Ok(0);
     }
     let mut table = Table::new(&["WHAT", "VALUE"]);
     let place = skill.dir.as_ref().map_or("built in".to_owned(), |dir| dir.display().to_string());
+    let runs_from = match (&kept, &skill.dir) {
+        (Some(kept), _) => kept.display().to_string(),
+        (None, Some(_)) => {
+            "a copy in the data directory, made when a DAG that names it is published".to_owned()
+        }
+        (None, None) => String::new(),
+    };
     let facts = [
         ("name", skill.name.clone()),
         ("description", skill.description.clone().unwrap_or_default()),
@@ -76,6 +84,7 @@ fn show(setup: &Setup, path: &SkillPath, name: &str) -> Outcome {
         ("where", place),
         ("program", program.unwrap_or_else(|e| e.to_string())),
         ("tree hash", skill.tree_hash.clone()),
+        ("runs from", runs_from),
     ];
     for (what, value) in facts.into_iter().filter(|(_, value)| !value.is_empty()) {
         table.row([what.into(), value.into()]);

@@ -121,6 +121,7 @@ async fn round(store: &SqliteStore, n: usize) -> Result<()> {
         dag: Arc::new(dag),
         new_revision: false,
         by: "bench".to_owned(),
+        by_proven: true,
         now,
         expires_at: None,
     };

@@ -77,6 +77,7 @@ impl Driver {
             content_hash: content_hash.clone(),
             new_revision: false,
             by: by.clone(),
+            by_proven: true,
             now,
             expires_at: None,
         };
