@@ -1,5 +1,7 @@
 //! Coordinators and runners in company: started from tasks, from scripts, from a terminal that goes away.
 
+#![allow(clippy::unwrap_used, reason = "a test says so by failing")]
+
 mod support;
 
 use std::os::unix::process::CommandExt;
