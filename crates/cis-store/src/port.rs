@@ -24,9 +24,8 @@ use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
 
-pub use decision::DecisionLine;
+pub use decision::{Decide, Decided, DecisionLine, RevisionStatus, Settle, Settled};
 pub use outside::{ClaimWork, Conclude, Concluded, Heartbeat, Held, Holding, Note, Progress};
 pub use pruning::{Bare, Prune, Pruned};
 
@@ -269,97 +268,6 @@ pub struct Published {
     /// What to decide about it by, while it waits for that.
     #[serde(default)]
     pub review_id: Option<ReviewId>,
-}
-
-/// Where a revision stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RevisionStatus {
-    Pending,
-    Confirmed,
-    Rejected,
-    Expired,
-}
-
-impl RevisionStatus {
-    /// The word stores and people use.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Confirmed => "confirmed",
-            Self::Rejected => "rejected",
-            Self::Expired => "expired",
-        }
-    }
-
-    /// The status with this word.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Pending, Self::Confirmed, Self::Rejected, Self::Expired].into_iter().find(|s| s.word() == word)
-    }
-}
-
-/// A decision about a revision.
-#[derive(Debug, Clone)]
-pub struct Settle {
-    pub definition: i64,
-    /// Confirm exactly this content.
-    pub content_hash: String,
-    pub confirm: bool,
-    pub by: String,
-    pub now: Timestamp,
-}
-
-/// What became of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settled {
-    pub status: RevisionStatus,
-    /// False: it had been decided so before.
-    pub changed: bool,
-}
-
-/// A decision about what a DAG's name stands for at present.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Decide {
-    pub key: Option<IdempotencyKey>,
-    pub scope: Scope,
-    pub dag_id: DagId,
-    /// Exactly this content, by its whole hash; needed once there is a second revision.
-    pub content_hash: Option<String>,
-    /// Exactly this request.
-    #[serde(default)]
-    pub review: Option<ReviewId>,
-    pub confirm: bool,
-    #[serde(default)]
-    pub note: Option<String>,
-    /// Who decides. A publisher decides about its own only if it may.
-    pub by: String,
-    pub self_confirm: bool,
-    /// The id of the run that a confirmation starts.
-    pub run_id: RunId,
-    /// What the caller traces it by.
-    pub traceparent: Option<String>,
-    pub now: Timestamp,
-}
-
-/// What became of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decided {
-    pub status: RevisionStatus,
-    /// False: it had been decided so before.
-    pub changed: bool,
-    pub dag_id: DagId,
-    pub scope: Scope,
-    pub revision: Revision,
-    pub content_hash: String,
-    pub tasks: u32,
-    /// Who decided first, when, and with what note; nothing in an answer that an earlier program kept.
-    #[serde(default)]
-    pub decision: Option<DecisionLine>,
-    /// What a confirmation started.
-    pub run: Option<RunRef>,
-    /// Something must be swept no later than this.
-    #[serde(skip)]
-    pub next_due: Option<Timestamp>,
 }
 
 /// A decision about a task that waits for a person.

@@ -269,6 +269,17 @@ fn a_command_hears_it_on_its_input_and_by_name() {
 }
 
 #[test]
+fn a_command_is_told_the_review_id_of_what_waits() {
+    let node = Node::new();
+    let (heard, script) = (node.fifo("heard"), node.path("heard").display().to_string());
+    let command = format!("echo \"$CIS_EVENT|$CIS_REVIEW\" > {script}");
+    node.write("home/.cis/config.toml", format!("[notify]\ncommand = '{command}'\non = [\"waiting\"]\n"));
+    let up = node.up();
+    publish(&up.client, "job", "true");
+    assert_eq!(heard.line(), format!("waiting|{}", node.review("job")));
+}
+
+#[test]
 fn a_killed_node_tells_it_when_it_is_back() {
     let receiver = Receiver::new();
     let node = node(&receiver.settings("allow_private = true"));

@@ -63,7 +63,6 @@ pub(super) struct Memory {
     pub(super) changed: Changed,
     /// The disk is full: there is no room for new work.
     pub(super) full: bool,
-    /// What review ids are derived from, once one was. It never changes.
     pub(super) review_secret: Option<ReviewSecret>,
 }
 
