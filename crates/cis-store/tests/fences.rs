@@ -5,6 +5,7 @@
 mod support;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cis_core::dag::{Kind, Task};
 use cis_core::error::ErrorCode;
@@ -20,7 +21,6 @@ use cis_store::sqlite::{
 };
 use rusqlite::Connection;
 use serde_json::{Value, json};
-use std::sync::Arc;
 use support::{dag, publish, report, start, task};
 use tokio::runtime::Runtime;
 
@@ -270,7 +270,7 @@ fn leases_of_an_earlier_boot_end_too_when_fences_are_numbered_anew() {
 
 #[test]
 fn migrated_epoch_is_what_a_restore_takes_it_for() {
-    let edge = 2 * RESTORE_LEAP - (64 * RESTORE_LEAP >> 12);
+    let edge = 2 * RESTORE_LEAP - ((64 * RESTORE_LEAP) >> 12);
     for epoch in
         [0, 1, 5, 1_000, RESTORE_LEAP + 3, edge - 1, edge, 2 * RESTORE_LEAP, 3 * RESTORE_LEAP + 9, 1 << 30]
     {

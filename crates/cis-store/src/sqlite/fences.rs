@@ -130,10 +130,10 @@ mod tests {
     async fn epoch_taken_in_an_undone_operation_is_not_taken_again_by_the_next_life() {
         let dir = tempfile::tempdir().unwrap();
         let conn = crate::sqlite::migrate::open(&dir.path().join("dag.db"), Default::default()).unwrap();
-        let chunks = Chunks { fences: 1, ..Chunks::default() };
+        let chunks = Chunks { fences: 2, ..Chunks::default() };
         let writer = Writer::start(conn, chunks, Reserve::none()).unwrap();
         let life = writer.call(NOW, begin).await.unwrap();
-        let first = writer.call(NOW, move |tx| grant(tx, life)).await.unwrap();
+        let first = writer.call(NOW, move |tx| grant(tx, life).and_then(|_| grant(tx, life))).await.unwrap();
         let undone = writer.call(NOW, move |tx| {
             grant(tx, life)?;
             Err::<(), _>(StoreError::Closed)

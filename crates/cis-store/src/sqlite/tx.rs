@@ -89,9 +89,7 @@ impl Memory {
         self.position = None;
         self.steps = None;
         self.clock = None;
-        if let Some(fences) = &mut self.fences {
-            fences.doubt();
-        }
+        self.fences.iter_mut().for_each(Fences::doubt);
     }
 }
 
