@@ -123,7 +123,7 @@ fn run_to_the_gate(node: &Node) -> support::Fifo {
     let gate = node.fifo("gate");
     node.dag("d", &GATED.replace("$GATE", node.path("gate").to_str().unwrap()));
     node.ok(["dag", "publish", "d.toml"]);
-    node.ok(["dag", "confirm", "d"]);
+    node.confirm("d");
     support::eventually("the first task to end", || {
         (node.task("d", "a")["status"] == "completed").then_some(())
     });
@@ -256,7 +256,7 @@ fn backup_restores_skills_and_runs_them_elsewhere() {
     std::fs::copy(node.path("copy.db"), other.path("copy.db")).unwrap();
     other.ok(["restore", "copy.db"]);
     assert_eq!(doctor(&other, 0)["state"], "sound");
-    other.ok(["dag", "confirm", "d"]);
+    other.confirm("d");
     other.ok(["status", "d", "--watch"]);
     assert_eq!(other.logs("d", "b"), "hello to world\n");
     // Over an altered one, the backup's is put in its place.
@@ -275,7 +275,7 @@ fn prune_and_doctor_remove_only_skills_that_no_revision_needs() {
     let pending = kept(&node);
     node.ok(["prune", "--older-than", "0s"]);
     assert!(pending.exists(), "it waits to be confirmed");
-    node.ok(["dag", "confirm", "d"]);
+    node.confirm("d");
     node.ok(["status", "d", "--watch"]);
     node.wait_idle();
     let pruned = node.ok(["prune", "--older-than", "0s", "--json"]).json();
