@@ -76,16 +76,13 @@ mod clock {
     }
 }
 
-mod tx {
-    //! An operation's view: the connection, and nothing to remember.
+mod memory {
+    //! What the writer remembers: only what its own loop looks at.
 
     use cis_core::notice::Wanted;
-    use rusqlite::Connection;
 
-    use super::clock::When;
     use super::pulse::Changed;
     use super::steps::Chunks;
-    use crate::port::Answer;
 
     #[derive(Debug, Default)]
     pub(super) struct Memory {
@@ -101,6 +98,16 @@ mod tx {
 
         pub(super) fn forget(&mut self) {}
     }
+}
+
+mod tx {
+    //! An operation's view: the connection.
+
+    use rusqlite::Connection;
+
+    use super::clock::When;
+    use super::memory::Memory;
+    use crate::port::Answer;
 
     #[derive(Debug)]
     pub(super) struct Tx<'t> {

@@ -15,8 +15,9 @@ use cis_core::template::is_template;
 use rusqlite::params;
 use serde_json::json;
 
+use super::memory::QueueName;
 use super::tasks::{self, Fresh, Live, TaskRow};
-use super::tx::{QueueName, Tx};
+use super::tx::Tx;
 use super::{fences, pause};
 use crate::port::{Answer, Claim, Claimed};
 

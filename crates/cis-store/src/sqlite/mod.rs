@@ -13,6 +13,7 @@
 //! | `reserve` | room for what must be recorded when the disk is full |
 //! | `writer`, `sync` | the thread: queue, group commit, isolation of operations; what it meets its callers by |
 //! | `tx` | one operation's view: rows it has loaded, events it writes, what it will answer |
+//! | `memory` | what the writer remembers between operations |
 //! | `definitions` | publish, settle, decide |
 //! | `keys` | requests that are done once |
 //! | `tokens` | who may call |
@@ -49,6 +50,7 @@ mod keys;
 mod leases;
 mod lists;
 mod log;
+mod memory;
 mod migrate;
 mod outbox;
 mod pause;

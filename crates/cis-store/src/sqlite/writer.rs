@@ -25,6 +25,7 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 use super::clock::{self, When};
+use super::memory::Memory;
 use super::pulse::Pulse;
 use super::reserve::Reserve;
 use super::steps::Chunks;
@@ -32,7 +33,7 @@ use super::sync::{
     Arc, AtomicI32, AtomicU64, JoinHandle, Mutex, MutexGuard, Ordering, PoisonError, TryLockError, mpsc,
     oneshot, thread, watch,
 };
-use super::tx::{Memory, Tx};
+use super::tx::Tx;
 use crate::port::{Answer, StoreError};
 
 /// Operations that may wait for the writer before callers have to: a few batches' worth.
