@@ -5,9 +5,11 @@
 //! | [`source`] | source files: length, opening words, names, what must not be left in |
 //! | [`arrows`] | which crate may know which |
 //! | [`pages`] | README in both languages, CHANGELOG |
+//! | [`promises`] | tests that pages name as proof |
 
 mod arrows;
 mod pages;
+mod promises;
 mod source;
 
 use anyhow::{Result, bail};
@@ -20,6 +22,7 @@ pub fn check() -> Result<()> {
     let mut broken = source::check(&root)?;
     broken.extend(arrows::check()?);
     broken.extend(pages::check(&root)?);
+    broken.extend(promises::check(&root)?);
     if broken.is_empty() {
         return Ok(());
     }
