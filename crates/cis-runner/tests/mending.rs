@@ -59,10 +59,15 @@ fn runner_whose_lock_and_socket_are_gone_is_still_the_only_one() {
 fn directory_that_is_removed_stays_removed() {
     let node = Node::new();
     let c = node.connect(1, 1);
+    let runner = c.runner;
     fs::remove_dir_all(&node.data).unwrap();
     drop(c);
-    // Its chores come later than this; what it would put back, it would put back by now.
-    wait_until("nothing", || !Path::new(&node.data).exists());
+    let has_exited = || match fs::read_to_string(format!("/proc/{runner}/stat")) {
+        Ok(stat) => stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')),
+        Err(_) => true,
+    };
+    wait_until("the runner's end", has_exited);
+    assert!(!Path::new(&node.data).exists());
 }
 
 #[test]
