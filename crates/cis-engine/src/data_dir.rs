@@ -22,13 +22,13 @@ pub struct DataDir {
 /// The right to be the coordinator of a data directory, for as long as it lives. Handed to another process as
 /// its standard input, it is never free in between.
 ///
-/// Two things are locked: a file, which can be handed on and which earlier versions know, and the directory itself, which
-/// nobody deletes by mistake. Both are needed, in this order.
+/// Two files are locked: one that can be handed on and that earlier versions know, and the directory's key, so that
+/// deleting the first makes no room for a second coordinator. Not the directory itself: an agent in its sandbox, which can
+/// open none of its files, could open that and hold the lock. Both are needed, in this order.
 #[derive(Debug)]
 pub struct CoordinatorLock {
     file: File,
-    /// Absent where directories cannot be locked (some network file systems).
-    _directory: Option<File>,
+    _key: File,
 }
 
 impl From<CoordinatorLock> for Stdio {
@@ -216,18 +216,14 @@ impl DataDir {
     pub fn try_lock(&self) -> io::Result<Option<CoordinatorLock>> {
         let file =
             OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.lock())?;
-        if lock(&file)? { self.lock_directory(file) } else { Ok(None) }
+        if lock(&file)? { self.lock_key(file) } else { Ok(None) }
     }
 
     /// Completes the lock whose file is had already.
-    fn lock_directory(&self, file: File) -> io::Result<Option<CoordinatorLock>> {
-        let directory = File::open(&self.root)?;
-        match lock(&directory) {
-            Ok(true) => Ok(Some(CoordinatorLock { file, _directory: Some(directory) })),
-            // Its holder locked a file that is no longer there.
-            Ok(false) => Ok(None),
-            Err(_) => Ok(Some(CoordinatorLock { file, _directory: None })),
-        }
+    fn lock_key(&self, file: File) -> io::Result<Option<CoordinatorLock>> {
+        let key = File::open(self.door_key())?;
+        // Where it is locked, its holder locked a file that is no longer there.
+        Ok(lock(&key)?.then_some(CoordinatorLock { file, _key: key }))
     }
 
     /// The lock, if it was handed to this process as its standard input.
@@ -237,7 +233,7 @@ impl DataDir {
         if (given.dev(), given.ino()) != (ours.dev(), ours.ino()) || !lock(&file)? {
             return Ok(None);
         }
-        self.lock_directory(file)
+        self.lock_key(file)
     }
 
     fn lock(&self) -> PathBuf {
@@ -276,7 +272,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Locks an open file or directory for as long as it is open; false if another process has.
+/// Locks an open file for as long as it is open; false if another process has.
 fn lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),

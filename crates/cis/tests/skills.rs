@@ -167,6 +167,31 @@ fn skill_published_over_http_stays_as_confirmed() {
 }
 
 #[test]
+fn directories_that_a_sandboxed_agent_locks_hold_up_neither_publishing_nor_a_start() {
+    let node = Node::new();
+    node.write("home/.cis/skills/greet/SKILL.md", SKILL_MD);
+    node.write("home/.cis/skills/greet/run.sh", "echo good");
+    let publish = |up: &support::http::Up, id: &str| {
+        let definition = json!({"dag_id": id, "tasks": [{"id": "a", "skill": "greet"}]});
+        assert_eq!(up.client.post("/api/v1/dag/publish", &definition.to_string()).status, 201);
+    };
+    let up = node.up();
+    publish(&up, "first");
+    let (held, gate) = (node.fifo("held"), node.fifo("gate"));
+    // A sandbox shuts the files of the data directory; its directories can still be opened, and what is open be locked.
+    let lock = r#"exec 8< "$CIS_DATA_DIR" 9< "$CIS_DATA_DIR/skills"
+        flock -x 8 && flock -x 9 && echo both > held; read -r _ < gate"#;
+    let agent = node.spawn(["agent", "run", "a", "--", "sh", "-c", lock]);
+    assert_eq!(held.line(), "both");
+    publish(&up, "second");
+    up.running.signal(rustix::process::Signal::TERM);
+    up.running.wait().code(0);
+    publish(&node.up(), "third");
+    gate.let_through(1);
+    agent.wait();
+}
+
+#[test]
 fn skill_with_a_link_that_leaves_its_directory_is_refused() {
     let node = with_skill();
     node.write("run.sh", RUN_SH);

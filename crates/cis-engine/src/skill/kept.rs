@@ -5,15 +5,16 @@
 //!   skills/
 //!     3f1c…/       the tree whose hash is sha256:3f1c…; files for reading only
 //!     .new-PID-N/  a tree being copied, renamed when it is whole
+//!   skills.lock    shared by publishers, held alone by what removes trees
 //! ```
 //!
-//! A tree is there before the revision that needs it is committed. The directory's lock keeps the two together:
-//! publishers share it from before the copy until after the commit; trees are removed only under an exclusive one.
+//! A tree is there before the revision that needs it is committed. The lock keeps the two together: publishers share it
+//! from before the copy until after the commit; trees are removed only under an exclusive one.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use cis_core::dag::Dag;
@@ -27,6 +28,9 @@ use crate::data_dir::{DataDir, names};
 
 /// How the name of a tree that is being copied begins.
 const NEW: &str = ".new-";
+
+/// What is locked while trees are kept or removed.
+const LOCK: &str = "skills.lock";
 
 /// The kept skills of a data directory.
 #[derive(Debug, Clone)]
@@ -93,7 +97,7 @@ impl KeptSkills {
     /// Waits while trees are removed, and lets none be removed from then on.
     pub(crate) fn lock(&self) -> io::Result<KeptLock> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-        let shared = File::open(&self.dir)?;
+        let shared = self.lock_file()?;
         shared.lock_shared()?;
         Ok(KeptLock { kept: self.clone(), _shared: shared })
     }
@@ -105,7 +109,10 @@ impl KeptSkills {
         reader: &Reader,
         mut act: impl FnMut(&Path),
     ) -> Result<(), Refusal> {
-        let Ok(alone) = File::open(&self.dir) else { return Ok(()) };
+        if !self.dir.exists() {
+            return Ok(());
+        }
+        let alone = self.lock_file().map_err(|e| Refusal::unwritten("to the kept skills", &e))?;
         match alone.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(()),
@@ -120,6 +127,12 @@ impl KeptSkills {
             }
         }
         Ok(())
+    }
+
+    /// A file of its own: the directory can be opened, and so be locked, by an agent in its sandbox.
+    fn lock_file(&self) -> io::Result<File> {
+        let path = self.dir.with_file_name(LOCK);
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)
     }
 
     /// A directory of its own, removed unless it gets a name.
