@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use axum::http::{Request, header};
+use axum::http::{HeaderValue, Request, header};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes kept until their request is checked. Hyper reads no further ahead than its own buffer.
@@ -50,11 +50,9 @@ impl Heads {
             let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
             unchecked.skip(length.and_then(|length| length.parse().ok()).unwrap_or(0));
         }
-        match head {
-            Some(head) => check_head(&head),
-            None if is_chunked => Err(Malformed("`Transfer-Encoding` cannot be checked on this connection")),
-            None => Ok(()),
-        }
+        let head = head.ok_or(Malformed("its head cannot be checked on this connection"))?;
+        check_head(&head)?;
+        check_meaning(request)
     }
 }
 
@@ -110,6 +108,9 @@ fn check_head(head: &[u8]) -> Result<(), Malformed> {
         let names = head.split(|b| *b == b'\n').skip(1).filter_map(|line| line.split(|b| *b == b':').next());
         names.filter(|name| name.eq_ignore_ascii_case(wanted.as_bytes())).count()
     };
+    if count("authorization") > 1 {
+        return Err(Malformed("there is more than one `Authorization`"));
+    }
     match (count("host"), count("content-length"), count("transfer-encoding")) {
         (2.., ..) => Err(Malformed("there is more than one `Host`")),
         (_, 2.., _) => Err(Malformed("there is more than one `Content-Length`")),
@@ -117,6 +118,20 @@ fn check_head(head: &[u8]) -> Result<(), Malformed> {
         (_, 1, 1) => Err(Malformed("there are both `Content-Length` and `Transfer-Encoding`")),
         _ => Ok(()),
     }
+}
+
+/// What is said once and could still be taken in two ways: an encoding that hyper does not undo, and an address in the
+/// request line that is not the `Host`.
+fn check_meaning<B>(request: &Request<B>) -> Result<(), Malformed> {
+    let header = |name| request.headers().get(name).map(HeaderValue::as_bytes);
+    if header(header::TRANSFER_ENCODING).is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked")) {
+        return Err(Malformed("`Transfer-Encoding` is not `chunked`"));
+    }
+    let named = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    if named.is_some_and(|named| header(header::HOST).is_none_or(|host| !host.eq_ignore_ascii_case(named))) {
+        return Err(Malformed("the address of the request is not its `Host`"));
+    }
+    Ok(())
 }
 
 /// A connection whose incoming bytes are kept in [`Heads`] too.

@@ -130,11 +130,16 @@ fn requests_that_say_in_two_ways_where_they_end_are_refused() {
         format!("Host: {host}\r\n{length}Content-Length: 4\r\n"),
         format!("Host: {host}\r\nHost: {host}\r\n{length}"),
         format!("Host: {host}\r\nHost: evil.example\r\n{length}"),
+        format!("Host: {host}\r\n{bearer}{length}"),
+        format!("Host: {host}\r\nTransfer-Encoding: gzip, chunked\r\n"),
     ] {
         let answer = answer_to(&up.client, &format!("{begin}{headers}\r\n{chunked}{next}"));
         assert!(answer.starts_with("HTTP/1.1 400 "), "{headers}{answer}");
         assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "and the connection ends: {headers}{answer}");
     }
+    let elsewhere = begin.replace("POST ", "POST http://evil.example");
+    let answer = answer_to(&up.client, &format!("{elsewhere}Host: {host}\r\n{length}\r\n{chunked}"));
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     assert_eq!(up.client.get("/api/v1/dag/d").status, 404, "and none of them was done");
     // After another request on the same connection as well.
     let second = format!("{begin}Host: {host}\r\n{coding}{length}\r\n{chunked}");
