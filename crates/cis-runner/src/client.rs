@@ -29,7 +29,7 @@ const DEADLINE_NS: u64 = 10_000 * NS_PER_MS;
 /// How often a runner that exits at once is started again.
 const STARTS_MAX: u32 = 3;
 
-/// A runner that starts is there within milliseconds; for one that is not there after [`SOON_NS`], nobody hurries.
+/// A runner that starts is there within milliseconds; one that is not there after [`SOON_NS`] is looked for less often.
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 const SOON_NS: u64 = 500 * NS_PER_MS;
 const BETWEEN_LATE_TRIES: Duration = Duration::from_millis(50);
@@ -120,7 +120,7 @@ pub fn epoch_seen(data_dir: &Path) -> io::Result<i64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunnerProcess {
     pub pid: u32,
-    /// Held by a SIGSTOP or a debugger: it answers nobody.
+    /// Held by a SIGSTOP or a debugger: it answers nothing.
     pub stopped: bool,
 }
 

@@ -34,7 +34,7 @@ const HOLD_NS: u64 = 20 * NS_PER_MS;
 /// could not be found.
 const ROOM_NS: u64 = 1_000 * NS_PER_MS;
 
-/// Before a runner puts its lock and its socket back: whoever removes a whole directory is through with it by then.
+/// Before a runner puts its lock and its socket back: a process that removes the whole directory is done by then.
 const MEND_NS: u64 = 300 * NS_PER_MS;
 
 /// Processes started in one turn: a spawn takes the kernel a while, and output and exits of others wait.

@@ -199,7 +199,7 @@ fn a_review_of_another_scope_is_not_there() {
 const LOOK: &str = "tasks = [{ id = 'a', command = 'pwd; echo $OF_CALLER-$OF_NODE' }]";
 
 #[test]
-fn a_confirmed_run_starts_in_the_nodes_context_whoever_confirms_it() {
+fn a_confirmed_run_starts_in_the_nodes_context_from_every_door() {
     let node = Node::new();
     node.dag("d", LOOK);
     let confirm = |of_node: &str| {

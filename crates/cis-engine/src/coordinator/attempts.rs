@@ -57,7 +57,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         Ok(())
     }
 
-    /// Removes what attempts that are over may have written as their outputs: a kill leaves it, and nobody reads it again.
+    /// Removes what attempts that are over may have written as their outputs: a kill leaves it, and it is not read again.
     pub(super) fn forget_outputs(&self, live: &BTreeSet<AttemptKey>) {
         let data_dir = &self.options.data_dir;
         let kept: HashSet<PathBuf> =
@@ -69,7 +69,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         }
     }
 
-    /// Removes what an attempt that was cut short may have written as its outputs: nobody reads it any more.
+    /// Removes what an attempt that was cut short may have written as its outputs: it is not read any more.
     pub(super) fn forget_output(&self, key: AttemptKey) {
         let _ = std::fs::remove_file(self.options.data_dir.output(key.execution, key.fence));
     }

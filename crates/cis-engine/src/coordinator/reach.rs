@@ -26,7 +26,7 @@ use crate::{origin, report};
 /// How long a runner may take to answer before that is called silence. One that is started takes milliseconds.
 pub(super) const PATIENCE: Millis = Millis(3_000);
 
-/// How long the loop itself waits for a connection that it has just begun: what is to run is waited for by somebody, and
+/// How long the loop itself waits for a connection that it has just begun: a client waits for what is to run, and
 /// the next commit would keep it waiting for longer.
 const AT_ONCE: Millis = Millis(100);
 

@@ -222,7 +222,10 @@ fn settle_with_note(tx: &mut Tx<'_>, request: &Settle, note: Option<&str>) -> An
             ErrorCode::InvalidTransition,
             format!("the revision is {}, it cannot become {}", status.word(), wanted.word()),
         )
-        .hint("publish it again to open a new request")
+        .hint(match status {
+            RevisionStatus::Confirmed => "what is confirmed stays so; `cis dag cancel ID` stops a run of it",
+            _ => "publish it again to open a new request",
+        })
         .details(json!({"from": status.word(), "to": wanted.word()}))
         .into());
     }
@@ -352,7 +355,7 @@ fn revision_meant(tx: &Tx<'_>, request: &Decide) -> Answer<Meant> {
             ErrorCode::ValidationFailed,
             format!("`{}` has several revisions: say which by its `content_hash`", request.dag_id),
         )
-        .hint(format!("the latest is `{}`", latest.content_hash))
+        .hint("`cis pending` (`GET /api/v1/pending`) lists each that waits with its review id and whole hash")
         .details(json!({"latest_hash": latest.content_hash, "latest_revision": latest.revision}))
         .into());
     }

@@ -38,7 +38,7 @@ pub(super) struct Memory {
     /// What is noted of the clock that deadlines are kept by. `None`: ask.
     pub(super) clock: Option<Noted>,
     pub(super) chunks: Chunks,
-    /// What is kept for whoever tells people.
+    /// Notices to keep for the outbox.
     pub(super) wanted: Wanted,
     /// What the present batch has changed, or tried to.
     pub(super) changed: Changed,

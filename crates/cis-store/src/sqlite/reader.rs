@@ -535,7 +535,7 @@ fn review_id(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<ReviewId>>
     }
 }
 
-/// Who decided, when and with what note, in three columns from `first` on; nothing, where nobody has.
+/// Who decided, when and with what note, in three columns from `first` on; nothing where it is undecided.
 fn decision_line(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<DecisionLine>> {
     let decided_by: Option<String> = row.get(first)?;
     let Some(decided_by) = decided_by else { return Ok(None) };

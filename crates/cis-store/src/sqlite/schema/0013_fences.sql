@@ -10,7 +10,7 @@ CREATE TEMP TABLE renumbering AS
     SELECT max(value + 1, ((value & 1048575) + 1) << 12) AS epoch FROM counters
     WHERE name = 'coordinator_epoch' AND ((value + 1) << 12) > 8522825728;
 
--- What the runner still has keeps its number: its journal and its processes know it by that, and nobody else does.
+-- What the runner still has keeps its number: its journal and its processes know it by that, and no client does.
 CREATE TEMP TABLE renumbered (old INTEGER PRIMARY KEY, new INTEGER NOT NULL);
 INSERT INTO temp.renumbered
     SELECT fence, ((SELECT epoch FROM temp.renumbering) << 20) + row_number() OVER (ORDER BY fence)
