@@ -66,7 +66,7 @@ pub fn of_run(reader: &Reader, run: &RunLine, terms: Terms) -> Result<Explained,
     })
 }
 
-/// What a DAG waits for: its latest run, and a decision about its latest revision.
+/// What a DAG waits for: its latest run, and a decision about the latest revision that waits for one.
 pub fn of_dag(reader: &Reader, dag: &DagLine, terms: Terms) -> Result<Explained, Refusal> {
     let run = match dag.latest_run {
         Some(number) => reader.run_by_number(dag.key, number)?,
@@ -84,8 +84,8 @@ pub fn of_dag(reader: &Reader, dag: &DagLine, terms: Terms) -> Result<Explained,
             why: Why::default(),
         },
     };
-    let latest = reader.revisions(dag.key)?.into_iter().next();
-    let pending = latest.filter(|revision| revision.status == RevisionStatus::Pending);
+    let revisions = reader.revisions(dag.key)?;
+    let pending = revisions.into_iter().find(|revision| revision.status == RevisionStatus::Pending);
     Ok(Explained { awaits_confirmation: pending.map(awaited), ..explained })
 }
 
