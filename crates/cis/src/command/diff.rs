@@ -1,7 +1,9 @@
 //! `cis dag diff`: what changed between two revisions, task by task and field by field.
 
+use std::collections::HashMap;
+
 use anstyle::{AnsiColor, Style};
-use cis_core::dag::{Dag, Task};
+use cis_core::dag::Dag;
 use cis_core::error::ErrorCode;
 use serde_json::{Value, json};
 use similar::{Algorithm, DiffTag, capture_diff_slices};
@@ -98,34 +100,43 @@ pub(super) fn diff(setup: &Setup, id: &str, scope: Option<&str>, numbers: &[i64]
 
 /// What has to change in `before` to make it `after`.
 pub(super) fn between(before: &Dag, after: &Dag) -> Diff {
-    let find = |dag: &Dag, task: &Task| dag.tasks.iter().position(|other| other.id == task.id);
+    let (old, new) = (places(before), places(after));
     let mut tasks = Vec::new();
     for task in &after.tasks {
-        let new = fields::of_task(after, task);
-        let (how, fields) = match find(before, task) {
-            Some(ix) => (How::Changed, changes(&fields::of_task(before, &before.tasks[ix]), &new)),
-            None => (How::Added, changes(&[], &new)),
+        let now = fields::of_task(after, task);
+        let (how, fields) = match old.get(task.id.as_str()) {
+            Some(ix) => (How::Changed, changes(&fields::of_task(before, &before.tasks[*ix]), &now)),
+            None => (How::Added, changes(&[], &now)),
         };
         if how == How::Added || !fields.is_empty() {
             tasks.push(TaskChange { task_id: task.id.to_string(), how, fields });
         }
     }
-    for task in before.tasks.iter().filter(|task| find(after, task).is_none()) {
+    for task in before.tasks.iter().filter(|task| !new.contains_key(task.id.as_str())) {
         let fields = changes(&fields::of_task(before, task), &[]);
         tasks.push(TaskChange { task_id: task.id.to_string(), how: How::Removed, fields });
     }
-    let places: Vec<usize> = after.tasks.iter().filter_map(|task| find(before, task)).collect();
+    let places = after.tasks.iter().filter_map(|task| old.get(task.id.as_str()));
+    let reordered = !places.is_sorted();
     let fields = changes(&fields::of_dag(before), &fields::of_dag(after));
-    Diff { fields, tasks, reordered: !places.is_sorted() }
+    Diff { fields, tasks, reordered }
+}
+
+/// Where each task stands.
+fn places(dag: &Dag) -> HashMap<&str, usize> {
+    dag.tasks.iter().enumerate().map(|(ix, task)| (task.id.as_str(), ix)).collect()
+}
+
+fn by_name(fields: &[Field]) -> HashMap<&str, &str> {
+    fields.iter().map(|field| (field.name.as_str(), field.value.as_str())).collect()
 }
 
 fn changes(before: &[Field], after: &[Field]) -> Vec<Change> {
-    let value = |fields: &[Field], name: &str| {
-        fields.iter().find(|field| field.name == name).map(|field| field.value.clone())
-    };
-    let gone = before.iter().filter(|field| value(after, &field.name).is_none());
+    let (old, new) = (by_name(before), by_name(after));
+    let gone = before.iter().filter(|field| !new.contains_key(field.name.as_str()));
     let names = after.iter().chain(gone).map(|field| field.name.clone());
-    let change = names.map(|name| Change { before: value(before, &name), after: value(after, &name), name });
+    let value = |of: &HashMap<&str, &str>, name: &str| of.get(name).map(|value| (*value).to_owned());
+    let change = names.map(|name| Change { before: value(&old, &name), after: value(&new, &name), name });
     change.filter(|change| change.before != change.after).collect()
 }
 
@@ -219,5 +230,25 @@ mod tests {
         let (before, after) = (dag(&json!([a, b])), dag(&json!([b, a])));
         assert_eq!(shown(&before, &after), "tasks stand in another order\n");
         assert_eq!(shown(&before, &before), "no changes\n");
+    }
+
+    #[test]
+    fn many_tasks_and_many_fields_are_compared_by_name() {
+        const TASKS: u32 = 20_000;
+        let command = |n: u32| json!({"id": format!("t{n}"), "command": "true"});
+        let whole = dag(&(0..TASKS).map(command).collect());
+        let mut other = dag(&json!([{"id": "new", "command": "true"}]));
+        other.tasks.extend(whole.tasks[1..].iter().rev().cloned());
+        let diff = between(&whole, &other);
+        let told: Vec<_> = diff.tasks.iter().map(|task| (task.task_id.as_str(), task.how)).collect();
+        assert_eq!(told, [("new", How::Added), ("t0", How::Removed)]);
+        assert!(diff.reordered && diff.fields.is_empty());
+        let mut before = dag(&json!([{"id": "t", "command": "true"}]));
+        before.env = (0..TASKS).map(|n| (format!("V{n}"), "1".to_owned())).collect();
+        let mut after = before.clone();
+        after.env.insert("V7".to_owned(), "2".to_owned());
+        after.env.remove("V8");
+        let told: Vec<_> = between(&before, &after).fields.into_iter().map(|change| change.name).collect();
+        assert_eq!(told, ["env V7", "env V8"]);
     }
 }
