@@ -133,7 +133,7 @@ fn owners_alone_decide_about_what_an_unproven_did_published() {
 fn identities_that_look_alike_get_no_token() {
     let node = Node::new();
     let up = node.up();
-    for identity in ["u ", " u", "u\t", "u\u{200b}", "u\u{a0}", "u\u{202e}", ""] {
+    for identity in ["u ", " u", "u\t", "u\u{200b}", "u\u{a0}", "u\u{202e}", "\u{430}nn", ""] {
         let body = json!({"identity": identity, "as": "approver"}).to_string();
         let refused = up.client.post("/api/v1/tokens", &body);
         assert_eq!((refused.status, refused.code()), (422, "ValidationFailed".to_owned()), "{identity:?}");
