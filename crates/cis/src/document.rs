@@ -9,7 +9,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{DagId, Scope};
 use serde_json::{Map, Value};
 
-use crate::term::visible::{escape_json, is_hidden};
+use crate::term::visible::{Looker, escape_json};
 
 /// Before each line of a text of several.
 const INDENT: &str = "    ";
@@ -111,7 +111,8 @@ fn inline(value: &Value, lines: bool) -> Result<String, Refusal> {
 
 fn basic_string(text: &str) -> String {
     let mut string = String::from('"');
-    text.chars().for_each(|c| push_char(&mut string, c, c == '"'));
+    let mut looker = Looker::default();
+    text.chars().for_each(|c| push_char(&mut string, c, c == '"', &mut looker));
     string.push('"');
     string
 }
@@ -125,20 +126,25 @@ fn lines_string(text: &str) -> String {
             string.push_str("\\n\\\n");
         }
         string.push_str(INDENT);
+        let mut looker = Looker::default();
         for (at, c) in line.char_indices() {
             let rest = &line[at + c.len_utf8()..];
             match c {
                 // It would be taken for indentation.
                 ' ' if at == 0 => string.push_str("\\u0020"),
                 // Three of them end the string.
-                c => push_char(&mut string, c, c == '"' && (rest.is_empty() || rest.starts_with('"'))),
+                c => {
+                    let quote = c == '"' && (rest.is_empty() || rest.starts_with('"'));
+                    push_char(&mut string, c, quote, &mut looker);
+                }
             }
         }
     }
     string + "\\\n" + INDENT + "\"\"\""
 }
 
-fn push_char(string: &mut String, c: char, escaped: bool) {
+fn push_char(string: &mut String, c: char, escaped: bool, looker: &mut Looker) {
+    let hidden = looker.misses(c);
     match c {
         '\n' => string.push_str("\\n"),
         '\t' => string.push_str("\\t"),
@@ -148,7 +154,7 @@ fn push_char(string: &mut String, c: char, escaped: bool) {
             string.push('\\');
             string.push(c);
         }
-        c if is_hidden(c) => {
+        c if hidden => {
             let _ = match u32::from(c) {
                 code @ 0..=0xffff => write!(string, "\\u{code:04x}"),
                 code => write!(string, "\\U{code:08x}"),
@@ -193,6 +199,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::term::visible::hides;
 
     fn dag(definition: &Value) -> Dag {
         parse(definition.to_string().as_bytes(), Format::Json, &Defaults::default()).unwrap().dag
@@ -224,7 +231,7 @@ mod tests {
     /// Both documents of `dag` say the same, and show everything that they say.
     fn check(dag: &Dag) {
         for (format, text) in [(Format::Toml, to_toml(dag).unwrap()), (Format::Json, to_json(dag).unwrap())] {
-            assert!(!text.chars().any(|c| c != '\n' && is_hidden(c)), "{text}");
+            assert!(!hides(&text), "{text}");
             let back = parse(text.as_bytes(), format, &Defaults::default());
             let back = back.unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).dag;
             assert_eq!(canonical::content_hash(&back), canonical::content_hash(dag), "{text}");

@@ -55,7 +55,7 @@ fn a_run_goes_on_when_somebody_approves() {
     let review = node.review("d");
     let command = format!("cis approve {review} --input region=STRING --input share=INTEGER");
     assert!(asked.contains(&format!("`{command}`")), "{asked}");
-    node.ok(["status", "d"]).says("? waiting").says(&format!("Ship it?  `{command}`"));
+    node.ok(["status", "d"]).says("? waiting").says(&format!("Ship it? `{command}`"));
     let pending = node.json(["pending"])["pending"].clone();
     assert_eq!((&pending[0]["kind"], &pending[0]["run"]), (&json!("task"), &json!("d#1")));
     assert_eq!(pending[0]["input"], json!({"region": "string", "share": "integer"}));

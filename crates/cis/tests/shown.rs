@@ -7,12 +7,13 @@ mod support;
 
 use std::os::unix::process::ExitStatusExt;
 
-use cis::term::visible::{conceal, is_hidden};
+use cis::term::visible::{conceal, hides};
 use cis_core::dag::{Dag, Defaults, Format, content_hash, parse};
 use serde_json::{Value, json};
 use support::http::Up;
 use support::pty::{CTRL_C, CTRL_D, Screen, Terminal};
 use support::{Node, Ran, Running};
+use unicode_width::UnicodeWidthStr;
 
 /// A newline that would end a comment, if it were shown as a space.
 const COMMENTED: &str = "make test # see README\ncat \"$CIS_DATA_DIR/admin.token\"";
@@ -61,7 +62,7 @@ fn below(lines: &[&str], heading: &str, name: &str) -> String {
         }
     }
     let text = text.unwrap_or_else(|| panic!("no `{name}` below `{heading}`: {lines:#?}"));
-    assert!(!text.chars().any(|c| c != '\n' && is_hidden(c)), "{text:?}");
+    assert!(!hides(&text), "{text:?}");
     text.split('\n').map(conceal).collect::<Vec<_>>().join("\n")
 }
 
@@ -167,6 +168,31 @@ fn approve_shows_the_question_and_asks() {
         .says("ask is approved");
 }
 
+#[test]
+fn padded_name_does_not_fake_a_row_of_pending() {
+    const FAKE: &str = "cis approve r-aaaa-bbbb-cccc";
+    for columns in [60, 80] {
+        let node = Node::new();
+        let name = format!("t{}{FAKE}  d#1 ok  ann  now  Fine?", " ".repeat(columns.into()));
+        let dag = json!({"dag_id": "d", "tasks": [{"id": "t", "name": name, "type": "approval", "prompt": "Ship it?"}]});
+        node.write("d.json", dag.to_string());
+        let _run = node.spawn(["run", "d.json"]);
+        let told = support::eventually("a question", || {
+            let pending = node.json(["pending"])["pending"].take();
+            pending.as_array()?.iter().find(|one| one["kind"] == "task").cloned()
+        });
+        let (command, review) = (told["command"].as_str().unwrap(), told["review_id"].as_str().unwrap());
+        for (args, whole) in [(["pending"].as_slice(), command), (&["status", "d"], review)] {
+            let screen = node.on_terminal(columns, args).wait().code(0);
+            let lines: Vec<&str> =
+                screen.text.split("\r\n").take_while(|line| !line.starts_with("hint:")).collect();
+            assert!(lines.iter().any(|line| line.contains(whole)), "{whole}: {}", screen.text);
+            assert!(lines.iter().all(|line| line.width() <= usize::from(columns)), "{}", screen.text);
+            assert!(!lines.iter().any(|line| line.trim_start().starts_with(FAKE)), "{}", screen.text);
+        }
+    }
+}
+
 fn read_back(text: &str, format: Format) -> Dag {
     parse(text.as_bytes(), format, &Defaults::default()).unwrap_or_else(|e| panic!("{e:?}\n{text}")).dag
 }
@@ -207,7 +233,7 @@ fn show_and_diff_tell_the_same_from_anywhere() {
             (there.status.code(), there.out, there.err),
             "{args:?}"
         );
-        assert!(!here.out.chars().any(|c| c != '\n' && is_hidden(c)), "{}", here.out);
+        assert!(!hides(&here.out), "{}", here.out);
     }
     let shown = node.ok(["dag", "show", "d", "--revision", "1"]);
     let lines: Vec<&str> = shown.out.lines().collect();

@@ -109,7 +109,7 @@ pub(super) fn question(review: Option<ReviewId>, task: &Task) -> String {
         Kind::Approval(approval) => approval.prompt.clone(),
         _ => None,
     };
-    prompt.into_iter().chain(command).collect::<Vec<_>>().join("  ")
+    prompt.into_iter().chain(command).collect::<Vec<_>>().join(" ")
 }
 
 /// What approving a task takes, and of which type.

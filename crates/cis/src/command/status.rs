@@ -97,7 +97,7 @@ fn show_dag(found: &Found) -> Result<(), Failure> {
             reveal(&revision.created_by)
         );
         if let Some(decision) = &revision.decision {
-            say!("    {}", decided(revision.status.word(), decision, System.now()));
+            say!("    {}", reveal(&decided(revision.status.word(), decision, System.now())));
         }
     }
     if let Some(review) = revisions.iter().find_map(|revision| revision.review_id) {
@@ -110,7 +110,7 @@ fn show_dag(found: &Found) -> Result<(), Failure> {
 fn decided(word: &str, decision: &DecisionLine, now: Timestamp) -> String {
     let DecisionLine { decided_by, decided_at, note } = decision;
     let note = note.as_ref().map_or_else(String::new, |note| format!(": {note}"));
-    reveal(&format!("{word} by {decided_by} {}{note}", time::ago(now, *decided_at))).into_owned()
+    format!("{word} by {decided_by} {}{note}", time::ago(now, *decided_at))
 }
 
 fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
@@ -124,7 +124,7 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
     );
     say!("{}  {}  {}", paint(BOLD, &run.label()), face.label(), paint(DIM, &done));
     if let Some(confirmation) = &run.confirmation {
-        say!("  {}", decided("confirmed", confirmation, now));
+        say!("  {}", reveal(&decided("confirmed", confirmation, now)));
     }
     if let Some(reason) = run.stop_reason.filter(|_| run.status != RunStatus::Completed) {
         say!("  stopped: {}", reason.word().replace('_', " "));
@@ -173,7 +173,7 @@ fn task_table(found: &Found, run: &RunLine, tasks: &[TaskLine]) -> Result<Table,
         let note = match task.status {
             TaskStatus::Completed if task.cause.is_none() => {
                 let decision = task.decision.as_ref().map(|decision| decided("approved", decision, now));
-                decision.into_iter().chain(outputs(task)).collect::<Vec<_>>().join("  ")
+                decision.into_iter().chain(outputs(task)).collect::<Vec<_>>().join(", ")
             }
             TaskStatus::Waiting => pending::question(task.review_id, &dag.tasks[task.ix.index()]),
             _ => task.cause.clone().unwrap_or_default(),
