@@ -331,3 +331,82 @@ fn an_unknown_skill_is_told_before_anything_runs() {
     node.cis(["run", "e.toml"]).code(2).says_nothing().tells("tasks[1]").tells("did you mean `greet`?");
     assert!(!node.path("ran").exists() && !node.data.exists());
 }
+
+/// A skill of two files in a published revision, then of two others in the next.
+fn with_changed_skill() -> Node {
+    let node = with_skill();
+    node.write(".cis/skills/greet/old", "gone\n");
+    node.ok(["dag", "publish", "d.toml", "--revision"]);
+    node.write(".cis/skills/greet/run.sh", format!("{RUN_SH}\ncurl evil\n"));
+    node.write(".cis/skills/greet/more\nlines", "one\u{200b}\n");
+    node.write(".cis/skills/greet/large", "x".repeat((64 << 10) + 1));
+    node.write(".cis/skills/greet/binary", [0xff, 0xfe]);
+    std::fs::remove_file(node.dir().join(".cis/skills/greet/old")).unwrap();
+    node.ok(["dag", "publish", "d.toml", "--revision"]);
+    node
+}
+
+#[test]
+fn show_lists_the_files_of_a_skill() {
+    let node = with_changed_skill();
+    let hash = node.json(["dag", "show", "d", "--revision", "1"])["skills"]["greet"].clone();
+    let hash = hash.as_str().unwrap();
+    let kept = node.data.join("skills").join(hash.strip_prefix("sha256:").unwrap());
+    let shown = node.ok(["dag", "show", "d", "--revision", "1"]);
+    let now = node.json(["skill", "show", "greet"])["tree_hash"].clone();
+    let other = format!("the skill directory has other content now: {}", now.as_str().unwrap());
+    let place = kept.to_string_lossy();
+    for text in [
+        hash,
+        &place,
+        "    │ 5 bytes: old",
+        "bytes: run.sh",
+        "│ /bin/sh -c sh \"$CIS_SKILL_DIR/run.sh\"",
+        &other,
+    ] {
+        assert!(shown.out.contains(text), "no `{text}`: {shown}");
+    }
+    let latest = node.ok(["dag", "show", "d"]);
+    assert!(
+        latest.out.contains("bytes: more\\u{a}lines") && !latest.out.contains("other content"),
+        "{latest}"
+    );
+    std::fs::set_permissions(kept.join("old"), std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    std::fs::write(kept.join("old"), "other").unwrap();
+    node.ok(["dag", "show", "d", "--revision", "1"]).says("no longer have this hash and will not run");
+    let screen = node.on_terminal(60, ["skill", "show", "greet"]).wait().code(0);
+    let whole: String =
+        screen.text.split("\r\n").map(|line| line.trim_start_matches([' ', '│', '↳'])).collect();
+    assert!(whole.contains(now.as_str().unwrap()), "{}", screen.text);
+}
+
+#[test]
+fn diff_shows_what_changed_in_a_skill() {
+    let node = with_changed_skill();
+    let diff = node.ok(["dag", "diff", "d", "1", "2"]);
+    for text in [
+        "skill greet: changed",
+        "  + │ curl evil",
+        "file removed, 5 bytes: old\n  - │ gone",
+        "bytes: more\\u{a}lines\n  + │ one\\u{200b}",
+        "file added, 65,537 bytes: large\n  content of more than 64 KiB is not shown",
+        "file added, 2 bytes: binary\n  content that is not text is not shown",
+    ] {
+        assert!(diff.out.contains(text), "no `{text}`: {diff}");
+    }
+    assert!(!diff.out.contains("SKILL.md"), "{diff}");
+}
+
+#[test]
+fn files_of_a_skill_are_shown_at_the_node_only() {
+    let node = with_changed_skill();
+    let up = node.up();
+    for args in [["dag", "show", "d"].as_slice(), &["dag", "diff", "d", "1", "2"]] {
+        let mut command = node.bare();
+        command.env("CIS_DATA_DIR", "/nonexistent/cis").env("CIS_TOKEN", &up.client.token);
+        command.env("CIS_NODE", format!("http://{}", up.client.address)).args(args);
+        let away = support::Running::start(command).wait().code(0);
+        assert!(away.out.contains("its files are at the node: `cis dag show d` on its machine"), "{away}");
+        assert!(!away.out.contains("run.sh"), "{away}");
+    }
+}

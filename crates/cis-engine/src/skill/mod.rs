@@ -19,11 +19,13 @@
 //! | `tree`, `packed` | a skill's files as one sequence of bytes, its hash, and back |
 //! | `kept` | skills kept by content in the data directory, from where they run |
 //! | `checked` | kept skills, checked before every attempt |
+//! | `shown` | what a kept skill has in it, for people |
 
 pub(crate) mod checked;
 pub(crate) mod kept;
 mod manifest;
 mod packed;
+mod shown;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +36,7 @@ use cis_core::dag::{Dag, Kind, Problem, ProblemCode};
 use cis_core::id::{BadName, is_name};
 
 pub use kept::{KeptLock, KeptSkills, keep};
+pub use shown::{KeptFile, KeptTree, Shown};
 
 /// Prints its task's name, and its input if it has any. Reads them from the environment and prints them as
 /// data, so no input can become code.

@@ -173,11 +173,16 @@ pub(super) fn write(sheet: &mut Sheet, diff: &Diff) {
 }
 
 fn write_change(sheet: &mut Sheet, change: &Change) {
-    sheet.name(&change.name);
-    let lines = |text: &Option<String>| -> Vec<String> {
-        text.as_deref().map(|text| text.split('\n').map(ToOwned::to_owned).collect()).unwrap_or_default()
+    write_lines(sheet, &change.name, change.before.clone(), change.after.clone());
+}
+
+/// Writes what changed in a text, line by line below its name.
+pub(super) fn write_lines(sheet: &mut Sheet, name: &str, before: Option<String>, after: Option<String>) {
+    sheet.name(name);
+    let lines = |text: Option<String>| -> Vec<String> {
+        text.map(|text| text.split('\n').map(ToOwned::to_owned).collect()).unwrap_or_default()
     };
-    let (before, after) = (lines(&change.before), lines(&change.after));
+    let (before, after) = (lines(before), lines(after));
     if before.len() + after.len() > LINES_MAX {
         before.iter().for_each(|line| sheet.change('-', line, GONE));
         after.iter().for_each(|line| sheet.change('+', line, NEW));

@@ -38,6 +38,7 @@ mod revision;
 mod run;
 mod setup;
 mod skill;
+mod skill_files;
 mod status;
 mod token;
 mod view;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::find::Found;
 use super::view::View;
-use super::{Failure, Outcome, Setup, diff, fields, find};
+use super::{Failure, Outcome, Setup, diff, fields, find, skill_files};
 use crate::cli::DocumentFormat;
 use crate::document;
 use crate::term::{Sheet, time};
@@ -108,7 +108,14 @@ pub(super) fn write(sheet: &mut Sheet, setup: &Setup, found: &Found, content: &C
     let Content { line, dag } = content;
     sheet.heading(&format!("{} revision {}", dag.dag_id, line.revision));
     write_origin(sheet, setup, found, content);
-    fields::write(sheet, &fields::of_dag(dag));
+    let all = fields::of_dag(dag);
+    // Skills come last, each with its files below it.
+    let (own, skills) = all.split_at(all.len().saturating_sub(dag.skills.len()));
+    fields::write(sheet, own);
+    for (field, (name, tree_hash)) in skills.iter().zip(&dag.skills) {
+        fields::write(sheet, std::slice::from_ref(field));
+        skill_files::write(sheet, setup, &found.view, dag, name, tree_hash);
+    }
     for (number, task) in dag.tasks.iter().enumerate() {
         sheet.heading(&format!("task {} of {}: {}", number + 1, dag.tasks.len(), task.id));
         fields::write(sheet, &fields::of_task(dag, task));
@@ -130,6 +137,7 @@ pub(super) fn write_changes(
     ));
     write_origin(sheet, setup, found, content);
     diff::write(sheet, &diff::between(&before.dag, dag));
+    skill_files::write_changes(sheet, setup, &found.view, &before.dag, dag);
 }
 
 /// Writes where a revision comes from and where its tasks will run.

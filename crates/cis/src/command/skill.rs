@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Failure, Outcome, Setup, list};
 use crate::cli::SkillCommand;
-use crate::term::Table;
+use crate::term::{Sheet, Table};
 
 /// `cis skill …`.
 pub(super) fn skill(setup: &Setup, command: SkillCommand) -> Outcome {
@@ -68,7 +68,8 @@ fn show(setup: &Setup, path: &SkillPath, name: &str) -> Outcome {
         say_json!(told);
         return Ok(0);
     }
-    let mut table = Table::new(&["WHAT", "VALUE"]);
+    // Not a table: nothing of it is cut, least of all the hash.
+    let mut sheet = Sheet::for_stdout();
     let place = skill.dir.as_ref().map_or("built in".to_owned(), |dir| dir.display().to_string());
     let runs_from = match (&kept, &skill.dir) {
         (Some(kept), _) => kept.display().to_string(),
@@ -87,9 +88,9 @@ fn show(setup: &Setup, path: &SkillPath, name: &str) -> Outcome {
         ("runs from", runs_from),
     ];
     for (what, value) in facts.into_iter().filter(|(_, value)| !value.is_empty()) {
-        table.row([what.into(), value.into()]);
+        sheet.field(what, &value);
     }
-    list::print(&table);
+    sheet.print();
     Ok(0)
 }
 

@@ -17,7 +17,7 @@ use anstyle::Style;
 use super::Size;
 use super::face::{BOLD, DIM, paint};
 use super::text::{columns, pad};
-use super::visible::{block, reveal, wrap};
+use super::visible::{GUTTER, block, reveal, wrap};
 
 /// Before a name.
 const MARGIN: &str = "  ";
@@ -75,6 +75,11 @@ impl Sheet {
     pub fn verbatim(&mut self, name: &str, value: &str) {
         self.name(name);
         self.push(Style::new(), block(value, DEEP, self.width));
+    }
+
+    /// One line of a list below its name; a line end in it is spelled out.
+    pub fn item(&mut self, line: &str) {
+        self.push(Style::new(), wrap(line, &format!("{DEEP}{GUTTER}"), DEEP, self.width));
     }
 
     /// The name of what stands below it.
