@@ -238,6 +238,29 @@ fn a_dag_needs_an_id_from_somewhere() {
 }
 
 #[test]
+fn dag_named_like_a_review_id_is_refused_wherever_the_name_comes_from() {
+    let review = "r-7k3q-9xwm-t2bv";
+    let task = r#""tasks":[{"id":"a","command":"x"}]"#;
+    let read = |text: &str, stem: &str| {
+        parse(text.as_bytes(), Json, &Defaults { dag_id: Some(stem.to_owned()), scope: None })
+    };
+    for (text, stem, path) in [
+        (format!(r#"{{"dag_id":"{review}",{task}}}"#), "d", "dag_id"),
+        (format!(r#"{{"name":"{review}",{task}}}"#), "d", "name"),
+        (format!(r#"{{"skill":{{"name":"{review}"}},"dag":{{{task}}}}}"#), "d", "skill.name"),
+        (format!("{{{task}}}"), review, "dag_id"),
+    ] {
+        let problems = read(&text, stem).unwrap_err();
+        assert_eq!((problems[0].code, problems[0].path.as_str()), (BadName, path), "{text}");
+        assert!(problems[0].hint.is_some());
+    }
+    for ordinary in ["release", "r-project", "r2d2", "r7k3q9xwmt2bv", "r-7k3q-9xwm-t2b", "r-7k3q-9xwm-t2bvv"]
+    {
+        assert!(read(&format!("{{{task}}}"), ordinary).is_ok(), "{ordinary}");
+    }
+}
+
+#[test]
 fn ids_are_taken_once() {
     let text = "tasks:\n  - {id: a, command: x}\n  - {id: b, command: x}\n  - {id: a, command: y}\n";
     one(Yaml, text, DuplicateId, "tasks[2].id", 4, 10);

@@ -29,10 +29,14 @@ pub fn from_canonical(canonical: Value, dag_id: &DagId, scope: &Scope) -> Result
         Some(skills) => serde_json::from_value(skills.clone()).map_err(unreadable)?,
         None => std::collections::BTreeMap::new(),
     };
-    let defaults = Defaults { dag_id: Some(dag_id.to_string()), scope: Some(scope.clone()) };
-    let text = written(canonical).to_string();
-    match parse(text.as_bytes(), Format::Json, &defaults) {
-        Ok(parsed) => Ok(Dag { skills, ..parsed.dag }),
+    // What earlier versions took as the id of a DAG need not be one that is taken now.
+    let defaults = Defaults { dag_id: Some("stored".to_owned()), scope: Some(scope.clone()) };
+    let mut canonical = written(canonical);
+    if let Some(fields) = canonical.as_object_mut() {
+        fields.remove("dag_id");
+    }
+    match parse(canonical.to_string().as_bytes(), Format::Json, &defaults) {
+        Ok(parsed) => Ok(Dag { dag_id: dag_id.clone(), skills, ..parsed.dag }),
         Err(problems) => Err(unreadable(problems.first().map(ToString::to_string).unwrap_or_default())),
     }
 }

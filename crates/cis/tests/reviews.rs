@@ -5,6 +5,12 @@
 
 mod support;
 
+use std::sync::Arc;
+
+use cis_core::dag::{Defaults, Format, parse};
+use cis_core::source::Timestamp;
+use cis_store::port::{Publish, Store};
+use cis_store::sqlite::{Durability, SqliteStore};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{Node, Running};
@@ -82,12 +88,113 @@ fn a_refused_name_says_what_to_type_and_where_to_look() {
     refused.tells("`cis dag show d --revision 1`").tells(&format!("`cis confirm {review}`"));
     node.ok(["confirm", &review.replace('-', "").replacen('r', "R-", 1)]).says("Started d#1");
     node.ok(["status", "d", "--watch"]);
-    // A DAG may be called like a review id; the review comes first, and the name decides nothing.
-    node.write("odd.json", json!({"dag_id": review, "tasks": [{"id": "a", "command": "true"}]}).to_string());
-    node.ok(["dag", "publish", "odd.json"]);
-    node.ok(["confirm", &review]).says("d#1 is over already");
-    assert_eq!(node.json(["pending"])["pending"].as_array().unwrap().len(), 1);
     node.assert_sound();
+}
+
+#[test]
+fn dag_named_like_a_review_id_is_not_published() {
+    let node = Node::new();
+    let up = node.up();
+    let agent = up.client.with(&node.token(["agent"]));
+    let review = text(&agent.post("/api/v1/dag/publish", &dag("cleanup", "global")).json()["review_id"]);
+    for name in [review.clone(), review.to_uppercase(), review.replace('-', "").replacen('r', "r-", 1)] {
+        let refused = agent.post("/api/v1/dag/publish", &dag(&name, "global"));
+        assert_eq!((refused.status, refused.code()), (422, "ValidationFailed".to_owned()), "{name}");
+        node.write("odd.json", dag(&name, "global"));
+        node.cis(["dag", "publish", "odd.json"]).code(2).tells("reads as a review id").tells("hint: ");
+    }
+    assert_eq!(node.json(["dag", "list"])["dags"].as_array().unwrap().len(), 1);
+}
+
+/// Publishes a DAG past the parser, as an earlier version did whose names were not checked for this.
+fn publish_unchecked(node: &Node, name: &str) {
+    let text = dag("d", "global");
+    let mut dag = parse(text.as_bytes(), Format::Json, &Defaults::default()).unwrap().dag;
+    dag.dag_id = name.parse().unwrap();
+    let content_hash = cis_core::dag::content_hash(&dag).to_string();
+    let now = Timestamp(0);
+    let dag = Arc::new(dag);
+    let request = Publish {
+        key: None,
+        dag,
+        content_hash,
+        new_revision: false,
+        by: "ann".to_owned(),
+        by_proven: true,
+        now,
+        expires_at: None,
+    };
+    let store = SqliteStore::open(&node.data.join("dag.db"), Durability::Process).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(store.publish(request)).unwrap();
+    store.close();
+}
+
+#[test]
+fn name_of_an_earlier_version_that_is_also_a_review_id_is_ambiguous() {
+    let node = Node::new();
+    node.dag("cleanup", "tasks = [{ id = 'a', command = 'true' }]");
+    node.ok(["dag", "publish", "cleanup.toml"]);
+    let review = node.review("cleanup");
+    publish_unchecked(&node, &review);
+    publish_unchecked(&node, "r-0000-0000-0000");
+    for args in [
+        ["dag", "show", &review].as_slice(),
+        &["dag", "diff", &review],
+        &["dag", "explain", &review, "a"],
+        &["status", &review],
+        &["confirm", &review],
+        &["reject", &review],
+    ] {
+        node.cis(args).code(2).says_nothing().tells("error[Ambiguous]").tells("revision 1 of `cleanup`");
+    }
+    // Without a review of that id, the DAG is meant as ever.
+    node.ok(["dag", "show", "r-0000-0000-0000"]).says("r-0000-0000-0000 revision 1");
+    assert_eq!(node.json(["pending"])["pending"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn review_id_shows_exactly_the_revision_it_confirms() {
+    let node = Node::new();
+    let publish = |command: &str| {
+        node.dag("d", &format!("tasks = [{{ id = 'a', command = '{command}' }}]"));
+        node.ok(["dag", "publish", "d.toml", "--revision"]);
+        node.review("d")
+    };
+    node.ok(["confirm", &publish("echo one")]);
+    node.ok(["status", "d", "--watch"]);
+    let second = publish("echo two");
+    publish("echo three");
+    let shown = node.json(["dag", "show", &second]);
+    assert_eq!((&shown["dag_id"], &shown["revision"]), (&json!("d"), &json!(2)));
+    assert_eq!(shown["definition"]["tasks"][0]["command"], "echo two");
+    let changes = node.json(["dag", "diff", &second.to_uppercase()]);
+    assert_eq!((&changes["from"]["revision"], &changes["to"]["revision"]), (&json!(1), &json!(2)));
+    node.ok(["dag", "explain", &second, "a"]).says("echo two");
+    node.ok(["status", &second]).says("d  ");
+    node.cis(["dag", "show", &second, "--revision", "3"]).code(2).says_nothing();
+    // Running and stopping are no looking: they take names.
+    node.cis(["run", &second]).code(3).says_nothing();
+    node.ok(["reject", &second]);
+    assert_eq!(node.json(["dag", "show", &second])["revision"], 2, "decided, it is still that one");
+    node.cis(["dag", "diff", &second]).code(3).says_nothing();
+    node.cis(["dag", "show", "r-0000-0000-0000"]).code(3).tells("there is no review");
+}
+
+#[test]
+fn review_id_of_a_task_shows_the_revision_of_its_run() {
+    let node = Node::new();
+    let gate =
+        |command: &str| format!("tasks = [{{ id = 'a', command = '{command}', level = 'confirmed' }}]");
+    node.dag("d", &gate("echo one"));
+    node.ok(["run", "d.toml", "--detach"]);
+    let review = node.review("d");
+    node.dag("d", &gate("echo two"));
+    node.ok(["dag", "publish", "d.toml", "--revision"]);
+    assert_eq!(node.json(["dag", "show", &review])["revision"], 1);
+    node.ok(["dag", "explain", &review, "a"]).says("echo one");
+    node.ok(["status", &review]).says("d#1").says("? waiting");
+    node.ok(["dag", "cancel", "d"]);
 }
 
 #[test]

@@ -81,25 +81,13 @@ fn decide(
         }
         return decide_task(setup, &what, task, scope, &decision);
     }
-    if let Ok(id) = what.parse::<ReviewId>()
-        && let Some(view) = setup.view()?
+    if let Some(view) = setup.view()?
+        && let Some(review) = find::find_review(&view, &what, scope)?
     {
-        match view.review(id)? {
-            Some(review) => {
-                check_same_content(&review, content_hash.as_deref())?;
-                return decide_review(setup, &view, &review, &decision);
-            }
-            // A DAG may be called like this.
-            None if view.dag(&what, scope)?.is_empty() => return Err(no_review(id)),
-            None => {}
-        }
+        check_same_content(&review, content_hash.as_deref())?;
+        return decide_review(setup, &view, &review, &decision);
     }
     decide_dag(setup, &what, scope, content_hash.as_deref(), &decision)
-}
-
-fn no_review(id: ReviewId) -> Failure {
-    Failure::new(ErrorCode::NotFound, format!("there is no review `{id}`"))
-        .hint("`cis pending` shows what waits; what is published again has another review id")
 }
 
 fn check_same_content(review: &ReviewLine, content_hash: Option<&str>) -> Result<(), Failure> {
@@ -140,7 +128,7 @@ fn decide_dag(
     content_hash: Option<&str>,
     decision: &Decision,
 ) -> Outcome {
-    let found = find::find(setup, name, scope)?;
+    let found = find::find_named(setup, name, scope)?;
     let revisions = found.view.revisions(&found.dag)?;
     if let Some(hash) = content_hash {
         let known = revisions.iter().find(|revision| revision.content_hash == hash);

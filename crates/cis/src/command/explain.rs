@@ -48,7 +48,7 @@ pub(super) fn explain(
     } else {
         let found = find::find(setup, target, scope)?;
         let run = found.run.as_ref().filter(|_| found.named);
-        let dag = Arc::new(run.map_or_else(|| found.latest(), |run| found.view.definition_of(run))?);
+        let dag = Arc::new(run.map_or_else(|| found.meant(), |run| found.view.definition_of(run))?);
         let ix = pick(&dag)?;
         let place = Place::of_known(setup, &found, run, &dag, ix);
         // A node finds its own.

@@ -52,7 +52,7 @@ pub(super) fn graph(setup: &Setup, target: &str, format: GraphFormat, scope: Opt
                 let states = found.view.statuses(run)?;
                 (Arc::new(found.view.definition_of(run)?), Some(states))
             }
-            None => (Arc::new(found.latest()?), None),
+            None => (Arc::new(found.meant()?), None),
         }
     };
     let plan = Plan::new(&dag);

@@ -60,7 +60,7 @@ pub(super) fn dags(setup: &Setup, status: Option<&str>, scope: Option<&str>, lim
 pub(super) fn runs(setup: &Setup, id: Option<&str>, scope: Option<&str>, limit: u32) -> Outcome {
     let (shown, more) = match id {
         Some(id) => {
-            let found = find::find(setup, id, scope)?;
+            let found = find::find_named(setup, id, scope)?;
             found.view.runs(Some(&found.dag), limit)?
         }
         None => match setup.view()? {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cis_core::dag::{Dag, Task, canonical};
 use cis_core::error::{ErrorCode, Refusal};
+use cis_core::review::ReviewId;
 use cis_engine::context::Context;
 use cis_store::port::RevisionStatus;
 use cis_store::sqlite::reader::{RevisionLine, RunLine};
@@ -41,15 +42,28 @@ impl Content {
     }
 }
 
-/// The revision with this number, else the latest.
+/// The revision with this number; without one, that of the review which `id` names, else the latest.
 pub(super) fn pick(
     revisions: &[RevisionLine],
     number: Option<i64>,
     id: &str,
 ) -> Result<RevisionLine, Failure> {
-    let wanted = |line: &&RevisionLine| number.is_none_or(|number| line.revision.0 == number);
+    let review = id.parse::<ReviewId>().ok().filter(|_| number.is_none());
+    let wanted = |line: &&RevisionLine| match (number, review) {
+        (Some(number), _) => line.revision.0 == number,
+        // Not the latest, whatever that is by now.
+        (None, Some(review)) => line.review_id == Some(review),
+        (None, None) => true,
+    };
     let picked = revisions.iter().find(wanted).cloned();
     picked.ok_or_else(|| {
+        if let Some(review) = review {
+            return Failure::new(
+                ErrorCode::NotFound,
+                format!("no revision waits under the review id `{review}`"),
+            )
+            .hint("say which revisions are meant, by their numbers");
+        }
         let number = number.unwrap_or_default();
         let latest = revisions.first().map_or(0, |line| line.revision.0);
         Failure::new(ErrorCode::NotFound, format!("`{id}` has no revision {number}"))
@@ -74,7 +88,14 @@ pub(super) fn show(
     format: Option<DocumentFormat>,
 ) -> Outcome {
     let found = find::find(setup, id, scope)?;
-    let line = pick(&found.view.revisions(&found.dag)?, number, id)?;
+    let revisions = found.view.revisions(&found.dag)?;
+    let number = match (found.revision.map(|named| named.0), number) {
+        (Some(named), Some(number)) if named != number => {
+            return Err(Failure::usage(format!("the review `{id}` is of revision {named}, not {number}")));
+        }
+        (named, number) => named.or(number).or(revisions.first().map(|latest| latest.revision.0)),
+    };
+    let line = pick(&revisions, number, id)?;
     let content = Content::load(&found, &line)?;
     if setup.json {
         say_json!(to_json(setup, &found, &content)?);

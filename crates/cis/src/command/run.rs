@@ -99,7 +99,7 @@ fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
 }
 
 fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
-    let found = find::find(setup, &args.target, args.scope.scope.as_deref())?;
+    let found = find::find_named(setup, &args.target, args.scope.scope.as_deref())?;
     let revisions = found.view.revisions(&found.dag)?;
     let revision = again::confirmed(&found.dag, &revisions, None)?;
     if revisions.first().is_some_and(|latest| latest.status == RevisionStatus::Pending) {

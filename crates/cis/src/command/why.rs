@@ -16,7 +16,7 @@ use crate::term::{Face, Table, face, reveal, text};
 
 /// `cis dag why`.
 pub(super) fn why(setup: &Setup, args: &WhyArgs) -> Outcome {
-    let found = find::find(setup, &args.id, args.scope.scope.as_deref())?;
+    let found = find::find_named(setup, &args.id, args.scope.scope.as_deref())?;
     if found.run.as_ref().is_some_and(|run| !run.status.is_terminal()) {
         status::take_up(setup)?;
     }

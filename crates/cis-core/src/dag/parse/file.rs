@@ -9,6 +9,7 @@ use super::{Defaults, Parsed};
 use crate::dag::model::{Dag, Policy, Task};
 use crate::dag::problem::{Problem, ProblemCode};
 use crate::id::{DagId, Scope, is_name};
+use crate::review::ReviewId;
 
 /// Most tasks in one DAG.
 pub const TASKS_MAX: usize = 100_000;
@@ -193,7 +194,7 @@ impl<'t> Walk<'t> {
             let problem = "`name` and `description` both describe the DAG".to_owned();
             self.key_problem(ProblemCode::DuplicateKey, ix, problem, "keep `description`".to_owned());
         }
-        let id = match (named, name, &defaults.dag_id) {
+        let id: Option<DagId> = match (named, name, &defaults.dag_id) {
             (Some((ix, text)), ..) => {
                 let id = text.parse().ok();
                 if id.is_none() {
@@ -216,7 +217,24 @@ impl<'t> Walk<'t> {
                 None
             }
         };
+        if let Some(id) = &id {
+            self.refuse_review_id(named.or(name.filter(|_| is_id)).map(|(ix, _)| ix), id);
+        }
         (id, title)
+    }
+
+    /// A DAG that is called like a review id would be shown in place of what the review is about. A stored one is read
+    /// without this: earlier versions took such names.
+    fn refuse_review_id(&mut self, at: Option<Ix>, id: &DagId) {
+        if id.as_str().parse::<ReviewId>().is_err() {
+            return;
+        }
+        let problem = format!("`{id}` reads as a review id");
+        let hint = "give the DAG a `dag_id` that is not `r-` and 12 letters or digits";
+        match at {
+            Some(ix) => self.problem_hint(ProblemCode::BadName, ix, problem, hint),
+            None => self.report.whole(Problem::new(ProblemCode::BadName, "dag_id", problem).hint(hint)),
+        }
     }
 
     fn scope(&mut self, ix: Ix) -> Option<Scope> {
