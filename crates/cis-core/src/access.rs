@@ -120,11 +120,11 @@ impl Caller {
     }
 }
 
-/// The publisher of a revision.
+/// The publisher of a revision, or the caller that started a run of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publisher {
     pub identity: String,
-    /// False: the publisher only said that it is `identity`, and may be any other caller, an approver included.
+    /// False: it only said that it is `identity`, and may be any other caller, an approver included.
     pub proven: bool,
 }
 
@@ -132,17 +132,27 @@ impl Publisher {
     /// Refuses a caller that may neither confirm what this one published nor approve its tasks. Owners, whose tokens say
     /// `self_confirm`, may decide about everything.
     pub fn check_decider(&self, by: &str, self_confirm: bool) -> Result<(), Refusal> {
+        let own = "the publisher of a DAG neither confirms it nor approves its tasks";
+        self.check(by, self_confirm, "published it", own)
+    }
+
+    /// Refuses a caller that may not approve the tasks of a run that this one started: it chose the parameters.
+    pub fn check_approver_of_run(&self, by: &str, self_confirm: bool) -> Result<(), Refusal> {
+        let own = "the caller that started a run does not approve its tasks";
+        self.check(by, self_confirm, "started the run", own)
+    }
+
+    fn check(&self, by: &str, self_confirm: bool, deed: &str, own: &str) -> Result<(), Refusal> {
         if self_confirm {
             return Ok(());
         }
         if !self.proven {
-            let why = format!("`{}` published it without proving its identity: owners decide", self.identity);
+            let why = format!("`{}` {deed} without proving its identity: owners decide", self.identity);
             return Err(Refusal::new(ErrorCode::Forbidden, why)
                 .hint("decide on the node's own machine, or with a token that says `self_confirm`"));
         }
         if self.identity == by {
-            let why = "the publisher of a DAG neither confirms it nor approves its tasks";
-            return Err(Refusal::new(ErrorCode::Forbidden, why)
+            return Err(Refusal::new(ErrorCode::Forbidden, own)
                 .hint("another identity decides, or a token that says `self_confirm`"));
         }
         Ok(())

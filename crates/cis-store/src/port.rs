@@ -357,6 +357,9 @@ pub struct StartRun {
     /// Start only if no run of this definition was started by its confirmation yet; else answer that run.
     pub by_confirmation: bool,
     pub by: String,
+    /// False: the caller only said that it is `by`. Owners alone approve the tasks of its run.
+    #[serde(default)]
+    pub by_proven: bool,
     pub now: Timestamp,
 }
 

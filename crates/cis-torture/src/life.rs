@@ -180,6 +180,7 @@ impl Life {
             resumed_from: None,
             by_confirmation: false,
             by: "ann".into(),
+            by_proven: true,
             now: self.now,
         };
         let run = self.store.start_run(start).await?.plain()?;

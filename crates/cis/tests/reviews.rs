@@ -282,6 +282,45 @@ fn a_waiting_task_is_decided_by_its_review_over_http() {
 }
 
 #[test]
+fn params_of_a_run_are_shown_and_its_starter_does_not_approve_it() {
+    let node = Node::new();
+    let up = node.up();
+    let holds = |name: &str, preset: &str| up.client.with(&node.token([name, "--as", preset]));
+    let (publisher, ann, ann_approves) =
+        (holds("pat", "agent"), holds("ann", "agent"), holds("ann", "approver"));
+    let bea = holds("bea", "approver");
+    let go =
+        json!({"id": "go", "command": "true", "level": "confirmed", "env": {"T": "{{ params.target }}"}});
+    let dag = json!({"dag_id": "d", "params": {"target": "staging"}, "tasks": [go]});
+    let published = publisher.post("/api/v1/dag/publish", &dag.to_string()).json();
+    let approve = |review: &str| format!("/api/v1/pending/{review}/approve");
+    assert_eq!(ann_approves.post(&approve(&text(&published["review_id"])), "").status, 200);
+    // Who confirmed a DAG may approve its tasks.
+    let waits = |told: &Value| told["tasks"][0]["status"] == "waiting";
+    let first = text(&bea.until("d", waits)["tasks"][0]["review_id"]);
+    assert_eq!(ann_approves.post(&approve(&first), "").status, 200);
+    bea.until_over("d");
+    let body = json!({"params": {"target": "prod"}}).to_string();
+    assert_eq!(ann.post("/api/v1/dag/d/runs", &body).status, 201);
+    let review = text(&bea.until("d", waits)["tasks"][0]["review_id"]);
+    for told in [
+        bea.get("/api/v1/pending").json()["pending"][0].clone(),
+        bea.get(&format!("/api/v1/pending/{review}")).json(),
+        node.json(["pending"])["pending"][0].clone(),
+    ] {
+        let seen = (&told["published_by"], &told["started_by"], &told["params"]);
+        assert_eq!(seen, (&json!("pat"), &json!("ann"), &json!({"target": "prod"})), "{told}");
+    }
+    node.ok(["pending"]).says("pat; run by ann");
+    node.ok(["status", "d"]).says("params: target=\"prod\"").says("started by ann");
+    let refused = ann_approves.post(&approve(&review), "");
+    assert_eq!((refused.status, refused.code()), (403, "Forbidden".to_owned()), "{}", refused.body);
+    assert_eq!(bea.post(&approve(&review), "").status, 200);
+    bea.until_over("d");
+    node.assert_sound();
+}
+
+#[test]
 fn a_review_of_another_scope_is_not_there() {
     let node = Node::new();
     let up = node.up();

@@ -104,7 +104,7 @@ fn anything_but_yes_confirms_nothing() {
     publish(&node, &one("true"));
     for (command, keys) in [
         (["dag", "confirm", "d"].as_slice(), "n\n"),
-        (&["approve", "d"], "\n"),
+        (&["confirm", "d"], "\n"),
         (&["dag", "confirm", "d"], "yeah\n"),
         (&["dag", "confirm", "d"], CTRL_D),
     ] {
@@ -191,6 +191,22 @@ fn padded_name_does_not_fake_a_row_of_pending() {
             assert!(!lines.iter().any(|line| line.trim_start().starts_with(FAKE)), "{}", screen.text);
         }
     }
+}
+
+#[test]
+fn approve_shows_what_the_run_was_given() {
+    let node = Node::new();
+    let dag = json!({"dag_id": "d", "params": {"target": "staging"}, "tasks": [
+        {"id": "go", "command": "deploy", "level": "confirmed", "env": {"T": "to {{ params.target }}"}},
+    ]});
+    node.write("d.json", dag.to_string());
+    node.ok(["run", "d.json", "--detach", "--param", "target=prod"]);
+    let screen = ask_and(node.on_terminal(80, ["approve", "d#1", "go"]), "n\n").code(5);
+    let lines = screen.lines();
+    assert_eq!(below(&lines, "d#1 task go", "param target"), "prod");
+    assert_eq!(below(&lines, "d#1 task go", "env T, filled in"), "to prod");
+    screen.says("to {{ params.target }}").says("started by");
+    node.ok(["dag", "cancel", "d"]);
 }
 
 fn read_back(text: &str, format: Format) -> Dag {

@@ -127,6 +127,7 @@ pub(crate) async fn run(store: &SqliteStore, task: &str) {
         resumed_from: None,
         by_confirmation: false,
         by,
+        by_proven: true,
         now,
     };
     store.start_run(start).await.unwrap().plain().unwrap();

@@ -139,6 +139,7 @@ async fn start(state: &State, asked: &Asked, wish: Wish) -> Said {
         resumed_from,
         by_confirmation: false,
         by: asked.caller.identity.clone(),
+        by_proven: asked.is_proven,
         now: state.node.now(),
     };
     let Once { answer, replayed } = state.node.start(request).await?;

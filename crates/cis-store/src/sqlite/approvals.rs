@@ -9,7 +9,7 @@ use cis_core::readiness::Skip;
 use cis_core::review::Opening;
 use cis_core::source::Timestamp;
 use cis_core::task::{TaskMove, TaskStatus};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{OptionalExtension, Row, params};
 use serde_json::{Map, Value, json};
 
 use super::claim;
@@ -79,7 +79,7 @@ pub(super) fn decide(tx: &mut Tx<'_>, request: &Approve) -> Answer<Approved> {
     if task.status != TaskStatus::Waiting || stopping {
         return Err(not_waiting(asked, task.status, stopping).into());
     }
-    check(tx, request, asked, definition.key)?;
+    check(tx, request, asked, definition.key, task.run)?;
     settle(tx, task, asked, request)?;
     let (approved, by, note) = (request.approve, request.by.clone(), request.note.clone());
     let decision = Decision { approved, by, at: tx.now, note };
@@ -157,7 +157,7 @@ fn not_waiting(asked: &Task, status: TaskStatus, stopping: bool) -> Refusal {
 }
 
 /// May this caller say this?
-fn check(tx: &Tx<'_>, request: &Approve, asked: &Task, definition: i64) -> Answer<()> {
+fn check(tx: &Tx<'_>, request: &Approve, asked: &Task, definition: i64, run: RunKey) -> Answer<()> {
     if request.approve {
         let publisher = tx
             .conn
@@ -166,11 +166,25 @@ fn check(tx: &Tx<'_>, request: &Approve, asked: &Task, definition: i64) -> Answe
             )?
             .query_row([definition], |row| Ok(Publisher { identity: row.get(0)?, proven: row.get(1)? }))?;
         publisher.check_decider(&request.by, request.self_confirm)?;
+        if let Some(starter) = starter(tx, run)? {
+            starter.check_approver_of_run(&request.by, request.self_confirm)?;
+        }
     }
     check_note(request.note.as_deref())?;
     let nothing = Approval::default();
     let takes = question(asked).filter(|_| request.approve).unwrap_or(&nothing);
     Ok(approval::check_input(&takes.input, &request.input)?)
+}
+
+/// The caller that started a run and chose what it was given. A confirmation gives nothing: the caller that confirmed a DAG
+/// may also approve the tasks of the run that this started.
+fn starter(tx: &Tx<'_>, run: RunKey) -> Answer<Option<Publisher>> {
+    let mut statement = tx.conn.prepare_cached(
+        "SELECT created_by, starter_proven FROM dag_runs r WHERE run_key = ?1 AND NOT EXISTS
+             (SELECT 1 FROM dag_confirmations c WHERE c.definition_key = r.definition_key AND c.run_key = r.run_key)",
+    )?;
+    let read = |row: &Row<'_>| Ok(Publisher { identity: row.get(0)?, proven: row.get(1)? });
+    Ok(statement.query_row([run.0], read).optional()?)
 }
 
 /// Writes the decision and lets the task go where it says.

@@ -378,6 +378,7 @@ fn start_first(tx: &mut Tx<'_>, request: &Decide, definition: i64) -> Answer<Run
         resumed_from: None,
         by_confirmation: true,
         by: request.by.clone(),
+        by_proven: true,
         now: request.now,
     };
     runs::start(tx, &start)

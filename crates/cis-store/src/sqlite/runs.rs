@@ -192,10 +192,11 @@ fn insert(
             // No key is ever given twice: what was pruned is still spoken of by its own.
             "INSERT INTO dag_runs (run_key, run_id, dag_key, definition_key, number, status, params_json, priority,
                  max_parallel, attached, resumed_from, fates, created_by, created_at, deadline, first_position,
-                 first_execution, tasks_total, tasks_left, completed, skipped, sinks_completed, at_node, traceparent)
+                 first_execution, tasks_total, tasks_left, completed, skipped, sinks_completed, at_node, traceparent,
+                 starter_proven)
              VALUES (1 + max(coalesce((SELECT max(run_key) FROM dag_runs), 0),
                              coalesce((SELECT max(run_key) FROM pruned_runs), 0)), ?1, ?2, ?3, ?4, 'queued', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
-                 ?20, ?21, ?22)",
+                 ?20, ?21, ?22, ?23)",
         )?
         .execute(params![
             request.run_id.to_string(),
@@ -220,6 +221,7 @@ fn insert(
             counts.carried_sinks,
             request.at_node,
             request.traceparent,
+            request.by_proven,
         ])?;
     let key = tx.conn.last_insert_rowid();
     tx.conn

@@ -10,6 +10,7 @@ use cis_core::source::Timestamp;
 use cis_core::task::TaskStatus;
 use rusqlite::{OptionalExtension, Row};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::reader::{Reader, RunLine, TaskLine};
@@ -40,6 +41,12 @@ pub struct WaitingLine {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub input: BTreeMap<String, String>,
     pub published_by: String,
+    /// Who started its run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_by: Option<String>,
+    /// What its run was given, defaults included.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub params: Map<String, Value>,
     pub waiting_since: Timestamp,
     /// If nobody has answered by then…
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +69,8 @@ struct Place {
 
 const WAITING_SQL: &str = "
     SELECT d.dag_id, d.scope, r.run_id, r.number, t.task_id, f.created_by, t.asked_at, t.answer_deadline,
-           r.definition_key, t.execution_id - r.first_execution, t.execution_id, t.review_id, t.status";
+           r.definition_key, t.execution_id - r.first_execution, t.execution_id, t.review_id, t.status,
+           r.created_by, r.params_json";
 
 const NAMES_SQL: &str = "JOIN dag_runs r USING (run_key)
      JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)";
@@ -141,6 +149,8 @@ fn waiting_line(row: &Row<'_>) -> rusqlite::Result<(WaitingLine, Place)> {
         prompt: None,
         input: BTreeMap::new(),
         published_by: row.get(5)?,
+        started_by: row.get(13)?,
+        params: parsed(row, 14, |t| serde_json::from_str(t).ok())?,
         waiting_since: Timestamp(row.get(6)?),
         answer_by: row.get::<_, Option<i64>>(7)?.map(Timestamp),
         on_timeout: None,

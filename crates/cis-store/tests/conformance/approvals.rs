@@ -180,6 +180,26 @@ pub(crate) fn owners_alone_approve_what_was_published_without_proof<H: Home>(w: 
     assert_eq!(w.story(run), "failed: completed failed");
 }
 
+pub(crate) fn starter_of_a_run_does_not_approve_its_tasks<H: Home>(w: &mut World<H>) {
+    let definition = w.confirmed(&dag("d", vec![plain("a", &[]), plain("b", &[])]));
+    // A confirmation starts a run too, but chooses nothing: `bea`, who confirmed, may approve.
+    let by = |by: &str, by_proven, request: StartRun| StartRun { by: by.into(), by_proven, ..request };
+    let confirmed = StartRun { by_confirmation: true, ..by("bea", true, w.request(definition)) };
+    let run = w.start(&confirmed).unwrap().key;
+    approve(w, run, 0).unwrap();
+    let own = by("bea", true, w.request(definition));
+    let run = w.start(&own).unwrap().key;
+    assert_eq!(code(approve(w, run, 0)), ErrorCode::Forbidden);
+    ask(w, Approve { by: "cleo".into(), ..request(w, run, 0, true) }).unwrap();
+    ask(w, Approve { self_confirm: true, ..request(w, run, 1, true) }).unwrap();
+    // Of a starter that proved nothing, no name tells who it is.
+    let said = by("did:cis:a:1", false, w.request(definition));
+    let run = w.start(&said).unwrap().key;
+    assert_eq!(code(approve(w, run, 0)), ErrorCode::Forbidden);
+    ask(w, Approve { self_confirm: true, ..request(w, run, 0, true) }).unwrap();
+    reject(w, run, 1).unwrap();
+}
+
 pub(crate) fn waiting_takes_no_place<H: Home>(w: &mut World<H>) {
     let tasks = vec![confirmed(task("a", &[])), plain("b", &[]), task("c", &[]), task("e", &[2])];
     let run = w.go(&Dag { max_parallel: Some(1), ..dag("d", tasks) });

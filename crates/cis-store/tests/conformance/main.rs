@@ -238,6 +238,7 @@ suite! { sqlite, crate::SqliteHome:
         what_does_not_fit_changes_nothing,
         publishers_do_not_approve_their_own,
         owners_alone_approve_what_was_published_without_proof,
+        starter_of_a_run_does_not_approve_its_tasks,
         waiting_takes_no_place,
         an_approved_task_waits_for_its_place,
         nobody_answers,

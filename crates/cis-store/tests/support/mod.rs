@@ -133,6 +133,7 @@ pub(crate) fn start(definition: i64, run: RunId, now: Timestamp) -> StartRun {
         resumed_from: None,
         by_confirmation: false,
         by: "ann".into(),
+        by_proven: true,
         now,
     }
 }

@@ -82,7 +82,12 @@ impl Waiting {
         Self {
             what: format!("{} {}", task.run, task.title),
             question: task.prompt.clone().unwrap_or_else(|| format!("run this {} task?", task.kind)),
-            by: task.published_by.clone(),
+            by: match &task.started_by {
+                Some(starter) if *starter != task.published_by => {
+                    format!("{}; run by {starter}", task.published_by)
+                }
+                _ => task.published_by.clone(),
+            },
             since: task.waiting_since,
             command,
             told,

@@ -7,10 +7,12 @@ use std::io::{BufRead, IsTerminal};
 
 use cis_core::dag::{Dag, Kind, Task};
 use cis_core::error::ErrorCode;
+use cis_core::task::TaskStatus;
+use cis_core::template::{Scene, fill_json, is_template};
 use cis_store::port::RevisionStatus;
 use cis_store::sqlite::reader::{RevisionLine, RunLine};
 use rustix::termios::{QueueSelector, tcflush};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::find::Found;
 use super::revision::{self, Content};
@@ -74,6 +76,13 @@ pub(super) fn ask_approve(
         let directory = revision::task_directory(setup, view, run, dag, task);
         sheet.field("directory", &directory.to_string_lossy());
     }
+    sheet.field("started by", &run.created_by);
+    for (name, value) in run.given_params() {
+        sheet.verbatim(&format!("param {name}"), &plain(&value));
+    }
+    for (name, value) in filled(view, run, dag, task)? {
+        sheet.verbatim(&format!("{name}, filled in"), &value);
+    }
     for (name, value) in input {
         sheet.field(&format!("given {name}"), &value.to_string());
     }
@@ -87,6 +96,43 @@ pub(super) fn ask_approve(
         format!("`{id}` of {label} was not approved: it still waits"),
     )
     .hint(format!("`cis approve {label} {id}` asks again, `cis reject {label} {id}` refuses it")))
+}
+
+/// What the templates of a task come to in this run. One that cannot be filled yet is left out: the task shows it as it is
+/// written.
+fn filled(view: &View, run: &RunLine, dag: &Dag, task: &Task) -> Result<Vec<(String, String)>, Failure> {
+    let own = &task.more().env;
+    let inherited = dag.env.iter().filter(|(name, _)| !own.contains_key(*name));
+    let env = inherited.chain(own).map(|(name, value)| (format!("env {name}"), Value::from(value.as_str())));
+    let input = match &task.kind {
+        Kind::Skill(call) => Some(&call.input),
+        Kind::External { input } => Some(&**input),
+        _ => None,
+    };
+    let written = env.chain(input.map(|input| ("input".to_owned(), json!(input))));
+    let templates: Vec<(String, Value)> =
+        written.filter(|(_, value)| is_template(&value.to_string())).collect();
+    if templates.is_empty() {
+        return Ok(Vec::new());
+    }
+    let done = view.tasks(run, &[TaskStatus::Completed], u32::MAX)?;
+    let outputs = done.into_iter().filter_map(|task| {
+        let id = dag.tasks.get(task.ix.index())?.id.to_string();
+        Some((id, json!({"outputs": task.outputs?})))
+    });
+    let scene = Scene {
+        params: run.params.clone(),
+        tasks: Value::Object(outputs.collect()),
+        dag_id: run.dag_id.to_string(),
+        run_id: run.run_id.to_string(),
+    };
+    let fill = |(name, value): (String, Value)| Some((name, plain(&fill_json(&value, &scene).ok()?)));
+    Ok(templates.into_iter().filter_map(fill).collect())
+}
+
+/// A text as it is, any other value as JSON.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Asks a person; anything but yes is no, and so is the end of the input.

@@ -214,6 +214,7 @@ pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wi
         resumed_from: wish.resumed_from,
         by_confirmation: false,
         by: user(),
+        by_proven: true,
         now: System.now(),
     };
     // Those it would not be looked for in otherwise.

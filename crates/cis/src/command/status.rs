@@ -126,6 +126,12 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
     if let Some(confirmation) = &run.confirmation {
         say!("  {}", reveal(&decided("confirmed", confirmation, now)));
     }
+    let params = run.given_params();
+    if !params.is_empty() {
+        let params: Vec<String> = params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        say!("  params: {}", reveal(&params.join(" ")));
+        say!("  started by {}", reveal(&run.created_by));
+    }
     if let Some(reason) = run.stop_reason.filter(|_| run.status != RunStatus::Completed) {
         say!("  stopped: {}", reason.word().replace('_', " "));
     }

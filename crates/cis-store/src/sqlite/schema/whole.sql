@@ -66,7 +66,7 @@ CREATE TABLE dag_runs (
     skipped         INTEGER NOT NULL DEFAULT 0,
     sinks_completed INTEGER NOT NULL DEFAULT 0,
     -- Tasks that are claimable or live; kept only where max_parallel is set, and never above it.
-    window          INTEGER NOT NULL DEFAULT 0 CHECK (window >= 0), paused INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)), at_node INTEGER NOT NULL DEFAULT 0 CHECK (at_node IN (0, 1)), traceparent TEXT, last_position INTEGER,
+    window          INTEGER NOT NULL DEFAULT 0 CHECK (window >= 0), paused INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)), at_node INTEGER NOT NULL DEFAULT 0 CHECK (at_node IN (0, 1)), traceparent TEXT, last_position INTEGER, starter_proven INTEGER NOT NULL DEFAULT 1 CHECK (starter_proven IN (0, 1)),
     UNIQUE (dag_key, number),
     CHECK ((completed_at IS NOT NULL) = (status IN ('completed', 'failed') OR status IN ('cancelled', 'timed_out'))),
     CHECK (max_parallel IS NULL OR window <= max_parallel)
