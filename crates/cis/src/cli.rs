@@ -49,9 +49,9 @@ pub enum Command {
     Logs(LogsArgs),
     /// What waits for a person: DAGs to confirm, tasks to approve
     Pending,
-    /// Confirm exactly what was looked at: a DAG, which starts, or a task that waits for a person
+    /// Confirm exactly the DAG that was looked at, and start it
     Confirm(ConfirmArgs),
-    /// The same as `cis confirm`, as one says of a task
+    /// Let exactly the task that was looked at, which waits for a person, go on
     Approve(ApproveArgs),
     /// Refuse a task that waits for a person, or a DAG
     Reject(DecisionArgs),
@@ -316,7 +316,7 @@ pub struct ApproveArgs {
 
 #[derive(Debug, Args)]
 pub struct DecisionArgs {
-    /// A review id, as `cis pending` shows it; or a DAG; or, with a task, `ID#N` or a run id
+    /// A review id, as `cis pending` shows it; or a DAG; or, with a task, a run
     pub what: String,
     /// A task of the run
     pub task: Option<String>,

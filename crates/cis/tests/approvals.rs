@@ -52,10 +52,11 @@ fn a_run_goes_on_when_somebody_approves() {
     node.dag("d", GATED);
     let mut run = node.spawn(["run", "d.toml"]);
     let asked = run.until("Ship it?");
+    let run_id = node.json(["status", "d"])["run_id"].as_str().unwrap().to_owned();
     let review = node.review("d");
     let command = format!("cis approve {review} --input region=STRING --input share=INTEGER");
     assert!(asked.contains(&format!("`{command}`")), "{asked}");
-    node.ok(["status", "d"]).says("? waiting").says(&format!("Ship it? `{command}`"));
+    node.ok(["status", "d"]).says("? waiting").says(&format!("`{command}` Ship it?"));
     let pending = node.json(["pending"])["pending"].clone();
     assert_eq!((&pending[0]["kind"], &pending[0]["run"]), (&json!("task"), &json!("d#1")));
     assert_eq!(pending[0]["input"], json!({"region": "string", "share": "integer"}));
@@ -67,12 +68,20 @@ fn a_run_goes_on_when_somebody_approves() {
     named.says_nothing().tells("error[ValidationFailed]").tells(&format!("`{command}`"));
     // What does not fit is told, and changes nothing.
     node.cis(["approve", &review]).code(2).says_nothing().tells("needs `region`").tells("needs `share`");
-    let wrong = ["approve", "d#1", "ask", "--input", "region=eu", "--input", "share=much"];
+    // Nor does the number of a run, which is given again after a backup was restored.
+    let numbered = node.cis(["approve", "d#1", "ask", "--input", "region=eu", "--input", "share=5"]).code(2);
+    numbered.says_nothing().tells("error[ValidationFailed]").tells(&format!("`{command}`"));
+    assert_eq!(node.task("d", "ask")["status"], "waiting");
+    let wrong = ["approve", &run_id, "ask", "--input", "region=eu", "--input", "share=much"];
     node.cis(wrong).code(2).tells("input.share: expected integer");
     node.cis(["approve", "d", "ship"]).code(4).tells("waits for no decision");
-    node.cis(["approve", "d#1", "ship"]).code(4).tells("waits for nobody's approval");
+    node.cis(["approve", &run_id, "ship"]).code(4).tells("waits for nobody's approval");
+    // Tasks are approved; what is confirmed is a DAG.
+    let confirm = node.cis(["confirm", &review, "--input", "region=eu", "--input", "share=5"]).code(2);
+    confirm.says_nothing().tells("error[ValidationFailed]").tells(&format!("hint: `{command}`"));
+    node.cis(["confirm", "d", "ask"]).code(2).says_nothing().tells("hint: `cis approve d ask`");
     node.cis(["approve", "d", "akk"]).code(3).tells("did you mean `ask`?");
-    let right = ["confirm", &review, "--input", "region=eu", "--input", "share=5", "--note", "go"];
+    let right = ["approve", &review, "--input", "region=eu", "--input", "share=5", "--note", "go"];
     node.ok(right).says("d#1 ask is approved");
     run.wait().code(0);
     assert_eq!(node.logs("d", "ship"), "to eu: 5\n");
@@ -80,7 +89,7 @@ fn a_run_goes_on_when_somebody_approves() {
     // Again it is the same; the other way it is too late.
     node.ok(["approve", &review, "--input", "region=eu", "--input", "share=5"])
         .says("was approved already, by");
-    node.ok(["approve", "d#1", "ask", "--input", "region=eu", "--input", "share=5"])
+    node.ok(["approve", &run_id, "ask", "--input", "region=eu", "--input", "share=5"])
         .says("was approved already, by");
     let decision = node.task("d", "ask")["decision"].clone();
     assert!(decision["decided_at"].is_number() && decision["decided_by"].is_string(), "{decision}");
@@ -102,10 +111,11 @@ fn a_rejection_is_a_failure_that_says_who_and_why() {
     let cause = task["cause"].as_str().unwrap();
     assert!(cause.starts_with("rejected by ") && cause.ends_with(": not today"), "{cause}");
     assert!(!node.path("ran").exists());
-    node.cis(["approve", "d#1", "a"]).code(4).tells("was rejected by");
+    let run_id = node.json(["status", "d"])["run_id"].as_str().unwrap().to_owned();
+    node.cis(["approve", &run_id, "a"]).code(4).tells("was rejected by");
     // A new run asks again.
     node.ok(["dag", "resume", "d", "--detach"]);
-    node.ok(["approve", "d#2", "a"]);
+    node.ok(["approve", &node.review("d")]);
     node.ok(["status", "d", "--watch"]);
     assert_eq!(node.read("ran"), "ran\n");
     node.assert_sound();
@@ -121,8 +131,11 @@ fn without_a_task_a_dag_is_meant() {
     let (d, e) = (node.review("d"), node.review("e"));
     let pending = node.ok(["pending"]).says("d revision 1");
     pending.says(&format!("cis confirm {d}")).says(&format!("cis confirm {e}"));
-    node.cis(["approve", &d, "--input", "x=y"]).code(2).says_nothing();
-    node.ok(["approve", &d, "--note", "fine"]).says("Started d#1 in the background");
+    node.cis(["confirm", &d, "--input", "x=y"]).code(2).says_nothing();
+    let refused = node.cis(["approve", &d]).code(2).says_nothing().tells("error[ValidationFailed]");
+    refused.tells("`d` revision 1").tells(&format!("hint: `cis confirm {d}`"));
+    node.cis(["approve", "d"]).code(2).says_nothing().tells(&format!("`cis confirm {d}`"));
+    node.ok(["confirm", &d, "--note", "fine"]).says("Started d#1 in the background");
     node.ok(["reject", "e", "--note", "not now"]).says("Rejected `e` revision 1");
     node.ok(["status", "e"]).says("rejected by ").says(": not now");
     node.ok(["status", "d"]).says("confirmed by ").says(": fine");
@@ -266,7 +279,7 @@ fn a_question_outlives_its_node() {
     again.running.signal(Signal::TERM);
     again.running.wait().code(0);
     node.ok(["run", "last.toml", "--detach"]);
-    node.confirm("last");
+    node.ok(["approve", &node.review("last")]);
     node.wait_idle();
     assert_eq!(node.stored("last"), "ask=completed");
     node.assert_sound();

@@ -55,7 +55,7 @@ fn the_same_content_again_is_the_same_dag() {
         (&review.as_str().into(), &review.as_str().into())
     );
     node.ok(["dag", "confirm", &review]);
-    node.ok(["approve", &review.to_uppercase()]);
+    node.ok(["confirm", &review.to_uppercase()]);
     node.ok(["status", "d", "--watch"]);
     assert_eq!(
         node.json(["dag", "runs", "d"])["runs"].as_array().unwrap().len(),

@@ -33,10 +33,19 @@ use crate::term::reveal;
 /// What is said, whatever it is about.
 #[derive(Debug)]
 struct Decision {
+    verb: Verb,
     approve: bool,
     note: Option<String>,
     input: Vec<String>,
     skill_dirs: Vec<PathBuf>,
+}
+
+/// What was typed. A DAG is confirmed and a task is approved: the word says which of the two the caller has in mind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Confirm,
+    Approve,
+    Reject,
 }
 
 /// The revision that a decision is about.
@@ -49,29 +58,31 @@ struct Subject<'s> {
 /// `cis confirm`.
 pub(super) fn confirm(setup: &Setup, args: ConfirmArgs) -> Outcome {
     let ConfirmArgs { approve: ApproveArgs { decision, input, skills }, reject } = args;
-    decide(setup, decision, !reject, input, skills.dirs)
+    let verb = if reject { Verb::Reject } else { Verb::Confirm };
+    decide(setup, decision, verb, input, skills.dirs)
 }
 
 /// `cis approve`.
 pub(super) fn approve(setup: &Setup, args: ApproveArgs) -> Outcome {
     let ApproveArgs { decision, input, skills } = args;
-    decide(setup, decision, true, input, skills.dirs)
+    decide(setup, decision, Verb::Approve, input, skills.dirs)
 }
 
 /// `cis reject`.
 pub(super) fn reject(setup: &Setup, args: DecisionArgs) -> Outcome {
-    decide(setup, args, false, Vec::new(), Vec::new())
+    decide(setup, args, Verb::Reject, Vec::new(), Vec::new())
 }
 
 fn decide(
     setup: &Setup,
     args: DecisionArgs,
-    approve: bool,
+    verb: Verb,
     input: Vec<String>,
     skill_dirs: Vec<PathBuf>,
 ) -> Outcome {
     let DecisionArgs { what, task, content_hash, note, scope } = args;
-    let (scope, decision) = (scope.scope.as_deref(), Decision { approve, note, input, skill_dirs });
+    let approve = verb != Verb::Reject;
+    let (scope, decision) = (scope.scope.as_deref(), Decision { verb, approve, note, input, skill_dirs });
     if let Some(hash) = &content_hash {
         check_content_hash(hash)?;
     }
@@ -79,15 +90,38 @@ fn decide(
         if content_hash.is_some() {
             return Err(Failure::usage("a task has no `--content-hash`: its run is of one revision"));
         }
+        if verb == Verb::Confirm {
+            let command = format!("cis approve {what} {task}");
+            return Err(Failure::usage("tasks are approved, not confirmed").hint(format!("`{command}`")));
+        }
         return decide_task(setup, &what, task, scope, &decision);
     }
     if let Some(view) = setup.view()?
         && let Some(review) = find::find_review(&view, &what, scope)?
     {
+        check_verb(verb, &review)?;
         check_same_content(&review, content_hash.as_deref())?;
         return decide_review(setup, &view, &review, &decision);
     }
     decide_dag(setup, &what, scope, content_hash.as_deref(), &decision)
+}
+
+/// Refuses the word for a task about a DAG, and the other way round: what a caller takes for one task may be all of a DAG.
+fn check_verb(verb: Verb, review: &ReviewLine) -> Result<(), Failure> {
+    let (why, command) = match (verb, review) {
+        (Verb::Approve, ReviewLine::Dag(review)) => {
+            let line = &review.line;
+            let why = format!("this review is of a DAG, `{}` revision {}", line.dag_id, line.revision);
+            (why, confirm_command(line.review_id))
+        }
+        (Verb::Confirm, ReviewLine::Task(review)) => {
+            let line = &review.line;
+            let why = format!("this review is of a task, `{}` of {}", line.task_id, line.run);
+            (why, approve_command(line.review_id, &line.input))
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::new(ErrorCode::ValidationFailed, why).hint(format!("`{command}`")))
 }
 
 fn check_same_content(review: &ReviewLine, content_hash: Option<&str>) -> Result<(), Failure> {
@@ -131,6 +165,10 @@ fn decide_dag(
     let found = find::find_named(setup, name, scope)?;
     let revisions = found.view.revisions(&found.dag)?;
     if let Some(hash) = content_hash {
+        if decision.verb == Verb::Approve {
+            let command = format!("cis confirm {name} --content-hash {hash}");
+            return Err(Failure::usage("DAGs are confirmed, not approved").hint(format!("`{command}`")));
+        }
         let known = revisions.iter().find(|revision| revision.content_hash == hash);
         let known = known.ok_or_else(|| {
             Failure::new(ErrorCode::NotFound, format!("no revision of `{name}` has that content"))
@@ -154,6 +192,7 @@ fn decide_dag(
             latest => Err(not_pending(&found.dag, latest)),
         };
     };
+    check_verb(decision.verb, &review)?;
     // By name, what is decided about must be in front of the person who decides.
     match decision.approve {
         true if review::is_interactive(setup) => review::ask_confirm(setup, &found, &revisions, revision)?,
@@ -208,16 +247,17 @@ fn refuse_by_name(name: &str, review: &ReviewLine) -> Failure {
         .hint(format!("`{look}` shows what waits; `{command}` lets exactly that go on"))
 }
 
-/// A task by its run. A run that was named is of one revision for ever; the latest run of a DAG is another one tomorrow.
+/// A task by its run. A run id is of one revision for ever; the number of a run is given again after a backup was restored,
+/// and the latest run of a DAG is another one tomorrow.
 fn decide_task(setup: &Setup, name: &str, task: String, scope: Option<&str>, decision: &Decision) -> Outcome {
-    let named = name.contains('#') || name.parse::<RunId>().is_ok();
+    let bound = name.parse::<RunId>().is_ok();
     let (view, run) = find::find_run(setup, name, scope)?;
     let dag = view.definition_of(&run)?;
     let ix = select::named(&dag, &[task])?[0];
     let task = &dag.tasks[ix.index()];
     let input = typed(&input_types(task), &decision.input)?;
     let asks = decision.approve && review::is_interactive(setup);
-    if decision.approve && !named {
+    if decision.approve && !bound {
         let line = view.task(&run, &dag, ix)?;
         let review = line.as_ref().and_then(|line| line.review_id);
         let Some(review) = review.map(|id| view.review(id)).transpose()?.flatten() else {

@@ -55,7 +55,7 @@ pub(super) fn pending(setup: &Setup) -> Outcome {
     }
     list::print(&table);
     tell!(
-        "hint: `cis dag show ID` shows what a DAG would run; `cis reject` with the same review id refuses it"
+        "hint: `cis dag show` with a review id shows what it is about; `cis reject` with the same review id refuses it"
     );
     Ok(0)
 }
@@ -114,7 +114,9 @@ pub(super) fn question(review: Option<ReviewId>, task: &Task) -> String {
         Kind::Approval(approval) => approval.prompt.clone(),
         _ => None,
     };
-    prompt.into_iter().chain(command).collect::<Vec<_>>().join(" ")
+    // The prompt is the publisher's: it comes last, where it cannot push the command out of a narrow line and put another
+    // one in its place.
+    command.into_iter().chain(prompt).collect::<Vec<_>>().join(" ")
 }
 
 /// What approving a task takes, and of which type.
