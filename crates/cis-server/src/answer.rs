@@ -237,7 +237,7 @@ pub(crate) enum Waiting {
     /// A DAG to confirm.
     Dag(PendingLine),
     /// A task to approve.
-    Task(WaitingTask),
+    Task(Box<WaitingTask>),
 }
 
 #[derive(Debug, Serialize, ToSchema)]

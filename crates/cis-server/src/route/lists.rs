@@ -96,7 +96,7 @@ pub(super) struct PageQuery {
 impl From<WaitingLine> for Waiting {
     fn from(line: WaitingLine) -> Self {
         let url = |what: &str| format!("/api/v1/runs/{}/tasks/{}/{what}", line.run_id, line.task_id);
-        Self::Task(WaitingTask { approve_url: url("approve"), reject_url: url("reject"), line })
+        Self::Task(Box::new(WaitingTask { approve_url: url("approve"), reject_url: url("reject"), line }))
     }
 }
 
