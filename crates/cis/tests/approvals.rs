@@ -96,7 +96,7 @@ fn a_run_goes_on_when_somebody_approves() {
     assert_eq!(decision["note"], "go");
     node.ok(["status", "d"]).says("approved by ").says(": go");
     node.cis(["reject", &review]).code(4).says_nothing().tells("error[InvalidTransition]");
-    node.ok(["pending"]).says_nothing().tells("nothing waits for anybody");
+    node.ok(["pending"]).says_nothing().tells("nothing waits for a decision");
     node.assert_sound();
 }
 

@@ -85,10 +85,42 @@ fn a_refused_name_says_what_to_type_and_where_to_look() {
     node.ok(["dag", "publish", "d.toml"]);
     let review = node.review("d");
     let refused = node.cis(["confirm", "d"]).code(2).says_nothing();
-    refused.tells("`cis dag show d --revision 1`").tells(&format!("`cis confirm {review}`"));
+    refused.tells(&format!("`cis dag show {review}`")).tells(&format!("`cis confirm {review}`"));
     node.ok(["confirm", &review.replace('-', "").replacen('r', "R-", 1)]).says("Started d#1");
     node.ok(["status", "d", "--watch"]);
     node.assert_sound();
+}
+
+#[test]
+fn name_with_several_pending_revisions_rejects_none() {
+    let node = Node::new();
+    for (number, revision) in [None, Some("--revision")].iter().enumerate() {
+        node.dag("d", &format!("tasks = [{{ id = 'a', command = 'echo {number}' }}]"));
+        node.ok(["dag", "publish", "d.toml"].into_iter().chain(*revision));
+    }
+    node.cis(["reject", "d"]).code(2).says_nothing().tells("hint: `cis dag show r-");
+    let pending = node.json(["pending"])["pending"].clone();
+    assert_eq!(pending.as_array().unwrap().len(), 2);
+    // With the newest out of the way, what still waits is named again.
+    let newest = pending.as_array().unwrap().iter().find(|one| one["revision"] == 2).unwrap();
+    node.ok(["reject", newest["review_id"].as_str().unwrap(), "--note", " "]);
+    node.cis(["confirm", "d"]).code(2).tells("hint: `cis dag show r-");
+    assert_eq!(node.json(["why", "d"])["awaits_confirmation"]["revision"], 1);
+    assert_eq!(node.json(["status", "d"])["revisions"][0]["decision"]["note"], Value::Null);
+    node.ok(["reject", "d"]).says("Rejected `d` revision 1");
+    node.ok(["status", "d"]).says("rejected, published by ");
+}
+
+#[test]
+fn pending_names_scopes_where_a_name_has_several() {
+    let node = Node::new();
+    let up = node.up();
+    for scope in ["project-x", "project-y"] {
+        assert_eq!(up.client.post("/api/v1/dag/publish", &dag("two", scope)).status, 201);
+    }
+    assert_eq!(up.client.post("/api/v1/dag/publish", &dag("one", "project-x")).status, 201);
+    let told = node.ok(["pending"]);
+    told.says("two revision 1 in project-x").says("two revision 1 in project-y").says("one revision 1  ");
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn second_revision_is_shown_as_changes() {
     let screen = ask_and(node.on_terminal(60, ["dag", "confirm", "d"]), "n\n").code(5);
     let lines = screen.lines();
     assert!(lines.contains(&"  + │ curl evil # test") && lines.contains(&"    │ test"), "{}", screen.text);
-    screen.says("d revision 2, compared to revision 1").says("cis dag show d --revision 2");
+    screen.says("d revision 2, compared to revision 1").says(&format!("cis dag show {}", node.review("d")));
 }
 
 #[test]

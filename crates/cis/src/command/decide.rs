@@ -82,6 +82,7 @@ fn decide(
 ) -> Outcome {
     let DecisionArgs { what, task, content_hash, note, scope } = args;
     let approve = verb != Verb::Reject;
+    let note = note.filter(|note| !note.trim().is_empty());
     let (scope, decision) = (scope.scope.as_deref(), Decision { verb, approve, note, input, skill_dirs });
     if let Some(hash) = &content_hash {
         check_content_hash(hash)?;
@@ -176,7 +177,8 @@ fn decide_dag(
         let subject = Subject { dag: &found.dag, content_hash: &known.content_hash, review: None };
         return decide_revision(setup, &found.view, &subject, decision);
     }
-    let pending = revisions.first().filter(|revision| revision.status == RevisionStatus::Pending);
+    let mut waiting = revisions.iter().filter(|revision| revision.status == RevisionStatus::Pending);
+    let (pending, others) = (waiting.next(), waiting.count());
     check_is_dag(&found, pending.is_some(), decision.approve)?;
     let review = match pending.and_then(|revision| revision.review_id) {
         Some(id) => found.view.review(id)?,
@@ -197,6 +199,8 @@ fn decide_dag(
     match decision.approve {
         true if review::is_interactive(setup) => review::ask_confirm(setup, &found, &revisions, revision)?,
         true => return Err(refuse_by_name(name, &review)),
+        // One of several: the name does not say which.
+        false if others > 0 => return Err(refuse_by_name(name, &review)),
         false => {}
     }
     decide_review(setup, &found.view, &review, decision)
@@ -223,28 +227,32 @@ fn check_is_dag(found: &Found, pending: bool, approve: bool) -> Result<(), Failu
     }
     let word = if approve { "approve" } else { "reject" };
     let failure = Failure::usage(format!("say which task of {} to {word}", run.label()));
-    Err(match waiting.first().map(|task| (task.review_id, &task.task_id)) {
-        Some((Some(review), _)) => failure.hint(format!("`cis {word} {review}`")),
-        Some((None, task)) => failure.hint(format!("`cis {word} {} {task}`", run.label())),
-        None => failure.hint("none of its tasks waits for a decision; `cis pending` shows what does"),
-    })
+    let Some(task) = waiting.first() else {
+        return Err(failure.hint("none of its tasks waits for a decision; `cis pending` shows what does"));
+    };
+    Err(failure.hint(match task.review_id {
+        Some(review) if approve => {
+            let dag = found.view.definition_of(run)?;
+            format!("`{}`", approve_command(review, &input_types(&dag.tasks[task.ix.index()])))
+        }
+        Some(review) => format!("`cis {word} {review}`"),
+        None => format!("`cis {word} {} {}`", run.label(), task.task_id),
+    }))
 }
 
 fn refuse_by_name(name: &str, review: &ReviewLine) -> Failure {
-    let (look, command) = match review {
-        ReviewLine::Dag(review) => {
-            let (id, revision) = (&review.line.dag_id, review.line.revision);
-            (format!("cis dag show {id} --revision {revision}"), confirm_command(review.line.review_id))
-        }
+    let (id, command) = match review {
+        ReviewLine::Dag(review) => (review.line.review_id, confirm_command(review.line.review_id)),
         ReviewLine::Task(review) => {
-            let line = &review.line;
-            (format!("cis status {}", line.run), approve_command(line.review_id, &line.input))
+            (review.line.review_id, approve_command(review.line.review_id, &review.line.input))
         }
     };
     let why =
         format!("`{name}` alone does not say what was looked at: it may stand for something else by now");
     Failure::new(ErrorCode::ValidationFailed, why)
-        .hint(format!("`{look}` shows what waits; `{command}` lets exactly that go on"))
+        .hint(format!(
+            "`cis dag show {id}` shows what waits; `{command}` lets exactly that go on, `cis reject {id}` refuses it"
+        ))
 }
 
 /// A task by its run. A run id is of one revision for ever; the number of a run is given again after a backup was restored,
@@ -256,9 +264,12 @@ fn decide_task(setup: &Setup, name: &str, task: String, scope: Option<&str>, dec
     let ix = select::named(&dag, &[task])?[0];
     let task = &dag.tasks[ix.index()];
     let input = typed(&input_types(task), &decision.input)?;
-    let asks = decision.approve && review::is_interactive(setup);
+    let line = view.task(&run, &dag, ix)?;
+    let waits = line.as_ref().is_some_and(|line| line.status == TaskStatus::Waiting);
+    let is_terminal = decision.approve && review::is_interactive(setup);
+    // What no longer waits is not asked about: the answer says how it stands.
+    let asks = is_terminal && waits;
     if decision.approve && !bound {
-        let line = view.task(&run, &dag, ix)?;
         let review = line.as_ref().and_then(|line| line.review_id);
         let Some(review) = review.map(|id| view.review(id)).transpose()?.flatten() else {
             let status = line.map_or(TaskStatus::Pending, |line| line.status);
@@ -267,10 +278,12 @@ fn decide_task(setup: &Setup, name: &str, task: String, scope: Option<&str>, dec
                 Failure::new(ErrorCode::InvalidTransition, why).hint("`cis pending` shows what waits")
             );
         };
-        if !asks {
+        if !is_terminal {
             return Err(refuse_by_name(&format!("{name} {}", task.id), &review));
         }
-        review::ask_approve(setup, &view, &run, &dag, task, &input)?;
+        if asks {
+            review::ask_approve(setup, &view, &run, &dag, task, &input)?;
+        }
         return decide_review(setup, &view, &review, decision);
     }
     if asks {

@@ -1,8 +1,9 @@
 //! `cis pending`: what waits for a person, and what to type.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cis_core::dag::{Kind, Task};
+use cis_core::id::{DagId, Scope};
 use cis_core::review::ReviewId;
 use cis_core::source::{Clock, Timestamp};
 use cis_engine::system::System;
@@ -29,8 +30,15 @@ pub(super) fn pending(setup: &Setup) -> Outcome {
     let mut waiting = Vec::new();
     if let Some(view) = setup.view()? {
         let (dags, tasks) = view.pending()?;
-        waiting.extend(dags.iter().map(Waiting::dag));
-        waiting.extend(tasks.iter().map(Waiting::task));
+        // A name that stands for several DAGs does not say which one waits.
+        let names = dags.iter().map(|dag| (&dag.dag_id, &dag.scope));
+        let names: BTreeSet<_> = names.chain(tasks.iter().map(|task| (&task.dag_id, &task.scope))).collect();
+        let in_scope = |dag_id: &DagId, scope: &Scope| {
+            let is_shared = names.iter().any(|(name, other)| *name == dag_id && *other != scope);
+            if is_shared { format!(" in {scope}") } else { String::new() }
+        };
+        waiting.extend(dags.iter().map(|dag| Waiting::dag(dag, &in_scope(&dag.dag_id, &dag.scope))));
+        waiting.extend(tasks.iter().map(|task| Waiting::task(task, &in_scope(&task.dag_id, &task.scope))));
     }
     if setup.json {
         let told: Vec<Value> = waiting.into_iter().map(|one| one.told).collect();
@@ -38,7 +46,7 @@ pub(super) fn pending(setup: &Setup) -> Outcome {
         return Ok(0);
     }
     if waiting.is_empty() {
-        tell!("nothing waits for anybody");
+        tell!("nothing waits for a decision");
         return Ok(0);
     }
     let now = System.now();
@@ -61,12 +69,12 @@ pub(super) fn pending(setup: &Setup) -> Outcome {
 }
 
 impl Waiting {
-    fn dag(dag: &PendingLine) -> Self {
+    fn dag(dag: &PendingLine, scope: &str) -> Self {
         let command = confirm_command(dag.review_id);
         let mut told = json!(dag);
         (told["kind"], told["command"]) = (json!("dag"), json!(command));
         Self {
-            what: format!("{} revision {}", dag.dag_id, dag.revision),
+            what: format!("{} revision {}{scope}", dag.dag_id, dag.revision),
             question: format!("run its tasks ({})?", dag.tasks),
             by: dag.published_by.clone(),
             since: dag.published_at,
@@ -75,12 +83,12 @@ impl Waiting {
         }
     }
 
-    fn task(task: &WaitingLine) -> Self {
+    fn task(task: &WaitingLine, scope: &str) -> Self {
         let command = approve_command(task.review_id, &task.input);
         let mut told = json!(task);
         (told["kind"], told["command"]) = (json!("task"), json!(command));
         Self {
-            what: format!("{} {}", task.run, task.title),
+            what: format!("{}{scope} {}", task.run, task.title),
             question: task.prompt.clone().unwrap_or_else(|| format!("run this {} task?", task.kind)),
             by: match &task.started_by {
                 Some(starter) if *starter != task.published_by => {

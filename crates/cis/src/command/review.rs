@@ -39,12 +39,14 @@ pub(super) fn ask_confirm(
     let content = Content::load(found, line)?;
     let mut sheet = Sheet::for_stdout();
     let (id, number) = (&found.dag.dag_id, line.revision);
+    // The name may stand for something else a moment later, or in another scope.
+    let name = line.review_id.map_or_else(|| id.to_string(), |review| review.to_string());
     match revision::confirmed_before(revisions, line) {
         Some(before) => {
             let before = Content::load(found, before)?;
             revision::write_changes(&mut sheet, setup, found, &before, &content);
             sheet.heading("only changes are shown; all of it:");
-            sheet.remark(&format!("cis dag show {id} --revision {number}"));
+            sheet.remark(&format!("cis dag show {name}"));
         }
         None => revision::write(&mut sheet, setup, found, &content),
     }
@@ -56,7 +58,7 @@ pub(super) fn ask_confirm(
         ErrorCode::AwaitingConfirmation,
         format!("revision {number} of `{id}` was not confirmed: nothing was started"),
     )
-    .hint(format!("it still waits: `cis dag confirm {id}` asks again, `cis reject {id}` refuses it")))
+    .hint(format!("it still waits: `cis confirm {name}` confirms it, `cis reject {name}` refuses it")))
 }
 
 /// Shows what a task that waits for a person asks and will do, and asks whether to approve it.

@@ -90,7 +90,7 @@ fn show_dag(found: &Found) -> Result<(), Failure> {
     let revisions = found.view.revisions(&found.dag)?;
     for revision in revisions.iter().take(5) {
         say!(
-            "  revision {} {} {} by {}",
+            "  revision {} {} {}, published by {}",
             revision.revision,
             &revision.content_hash[..12],
             revision.status.word(),

@@ -96,6 +96,7 @@ impl Driver {
             resumed_from: None,
             by_confirmation: false,
             by,
+            by_proven: true,
             now,
         };
         self.store.start_run(run).await?;
