@@ -336,7 +336,7 @@ pub(super) async fn show(
 /// Its path is also that of the call that publishes.
 #[utoipa::path(get, path = "/api/v1/dag/publish", tag = DAGS, params(RevisionQuery),
     responses((status = 200, description = "a revision in full, and a list of all", body = Yes<Shown>),
-              (status = 409)))]
+              (status = 404), (status = 409)))]
 pub(super) async fn show_publish(state: Has<State>, by: By, query: Args<RevisionQuery>) -> Said {
     show(state, by, Path("publish".to_owned()), query).await
 }
