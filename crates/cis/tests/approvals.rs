@@ -92,7 +92,7 @@ fn a_run_goes_on_when_somebody_approves() {
     node.ok(["approve", &run_id, "ask", "--input", "region=eu", "--input", "share=5"])
         .says("was approved already, by");
     let decision = node.task("d", "ask")["decision"].clone();
-    assert!(decision["decided_at"].is_number() && decision["decided_by"].is_string(), "{decision}");
+    assert!(decision["decided_at"].is_string() && decision["decided_by"].is_string(), "{decision}");
     assert_eq!(decision["note"], "go");
     node.ok(["status", "d"]).says("approved by ").says(": go");
     node.cis(["reject", &review]).code(4).says_nothing().tells("error[InvalidTransition]");

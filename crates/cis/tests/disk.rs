@@ -185,7 +185,7 @@ fn a_node_that_cannot_record_what_ended_goes_and_says_why() {
     assert_eq!(up.line(), "up");
     // After this the node has nothing to write by itself, and goes only for what it is asked.
     let tasks = format!("/api/v1/runs/{}/tasks", kept["run_id"].as_str().unwrap());
-    let started = || client.get(&tasks).json()["tasks"][0]["started_at"].as_i64().map(drop);
+    let started = || client.get(&tasks).json()["tasks"][0]["started_at"].as_str().map(drop);
     eventually("it is known to have started", started);
     let pid = Pid::from_raw(running.pid().cast_signed()).unwrap();
     prlimit(Some(pid), Resource::Fsize, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();

@@ -274,7 +274,7 @@ fn a_review_is_decided_over_http_once_and_says_who_and_why() {
         &line["confirmation"],
     ] {
         assert_eq!((&decision["decided_by"], &decision["note"]), (&json!("bea"), &json!("looks fine")));
-        assert!(decision["decided_at"].is_number(), "{decision}");
+        assert!(decision["decided_at"].is_string(), "{decision}");
     }
     agent.follow(None, |_, event| {
         let data = &event["data"]["data"];

@@ -97,6 +97,17 @@ pub(super) fn log_line(row: &Row<'_>) -> rusqlite::Result<LogLine> {
         step: row.get(7)?,
         status: row.get(8)?,
         version: row.get(9)?,
-        data: data.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null),
+        data: told_data(data),
     })
+}
+
+/// What an event says beyond its move, as readers are told it. The time of the next try is stored as a number.
+pub(super) fn told_data(stored: Option<String>) -> Value {
+    let mut data = stored.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null);
+    if let Some(at) = data.get_mut("not_before")
+        && let Some(ms) = at.as_i64()
+    {
+        *at = json!(Timestamp(ms));
+    }
+    data
 }

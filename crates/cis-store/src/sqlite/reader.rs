@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::log;
 use super::migrate;
 use super::tx::parsed;
 use crate::port::{Answer, DecisionLine, Fate, RevisionStatus, StoreError};
@@ -557,13 +558,12 @@ pub(super) fn event(row: &Row<'_>) -> rusqlite::Result<Event> {
             to: parsed(row, 5, RunStatus::from_word)?,
         },
     };
-    let data: Option<String> = row.get(7)?;
     Ok(Event {
         position: Position(row.get(0)?),
         run: RunKey(row.get(1)?),
         version: Version(row.get(3)?),
         at: Timestamp(row.get(6)?),
         change,
-        data: data.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null),
+        data: log::told_data(row.get(7)?),
     })
 }

@@ -15,9 +15,9 @@ use super::view::View;
 use super::{Failure, Outcome, Setup, find};
 use crate::cli::LogsArgs;
 use crate::remote::Remote;
+use crate::term::clean;
 use crate::term::face::{DIM, paint};
 use crate::term::visible::escape_json;
-use crate::term::{clean, time};
 
 /// How often a followed log is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -132,7 +132,7 @@ impl Printer {
         }
         if self.json {
             let told = json!({"task_id": task_id, "attempt": attempt, "stream": stream,
-                              "at": at.map(time::rfc3339), "text": text});
+                              "at": at, "text": text});
             return writeln!(self.out, "{}", escape_json(&told.to_string()));
         }
         if self.prefix {

@@ -15,7 +15,7 @@ use super::view::View;
 use super::{Failure, Outcome, Setup, diff, fields, find, skill_files};
 use crate::cli::DocumentFormat;
 use crate::document;
-use crate::term::{Sheet, time};
+use crate::term::Sheet;
 
 /// Stands for the id of a run that does not exist yet.
 const ANY_RUN: &str = "RUN_ID";
@@ -168,9 +168,9 @@ fn write_origin(sheet: &mut Sheet, setup: &Setup, found: &Found, content: &Conte
     sheet.field("status", line.status.word());
     sheet.field("content hash", &line.content_hash);
     sheet.field("published by", &line.created_by);
-    sheet.field("published at", &time::rfc3339(line.created_at));
+    sheet.field("published at", &line.created_at.to_string());
     if let Some(expires) = line.expires_at.filter(|_| line.status == RevisionStatus::Pending) {
-        sheet.field("expires at", &time::rfc3339(expires));
+        sheet.field("expires at", &expires.to_string());
     }
     let base = Path::new(&run_directory(setup, found)).to_owned();
     let base = dag.workdir.as_deref().map_or(base.clone(), |part| base.join(part));

@@ -9,6 +9,7 @@ use cis_core::source::{Millis, Timestamp};
 use cis_core::task::{TaskMove, TaskStatus};
 use cis_engine::data_dir::DataDir;
 use cis_store::sqlite::reader::{RunLine, TaskLine};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::view::View;
@@ -202,7 +203,7 @@ impl Watch {
         // Of thousands, how long each took is not worth a look at its row.
         let quick = to == TaskStatus::Completed && self.dag.tasks.len() > ROWS_READ_MAX;
         let row = if quick { None } else { self.view.task(&self.run, &self.dag, task)? };
-        let not_before = event.data.get("not_before").and_then(Value::as_i64).map(Timestamp);
+        let not_before = event.data.get("not_before").and_then(|at| Timestamp::deserialize(at).ok());
         let attempt = event.data.get("attempt").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
         let of = definition.more().retry.as_ref().map_or(1, |retry| retry.max + 1);
         let transition = Transition {
@@ -225,7 +226,7 @@ impl Watch {
         let mut told = json!({
             "type": event.change.name(),
             "position": event.position,
-            "at": crate::term::time::rfc3339(event.at),
+            "at": event.at,
             "dag_id": self.run.dag_id,
             "run_id": self.run.run_id,
             "run": self.run.label(),
