@@ -1,4 +1,4 @@
-//! Pages generated from code: the two state machines in `docs/lifecycle.md`.
+//! Pages generated from code: the three state machines in `docs/lifecycle.md`.
 //!
 //! The prose around the tables is written by people; what stands between a table's markers is not.
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::repo;
 
-/// The page with both tables.
+/// The page with the tables.
 const LIFECYCLE: &str = "docs/lifecycle.md";
 
 /// What ends a generated part.
@@ -18,7 +18,8 @@ const END: &str = "<!-- end -->";
 pub fn generate(check: bool) -> Result<()> {
     let file = repo::root().join(LIFECYCLE);
     let old = fs::read_to_string(&file).with_context(|| format!("cannot read `{LIFECYCLE}`"))?;
-    let new = filled(&old, "<!-- task table -->", &cis_core::task::table())?;
+    let new = filled(&old, "<!-- revision table -->", &cis_core::revision::table())?;
+    let new = filled(&new, "<!-- task table -->", &cis_core::task::table())?;
     let new = filled(&new, "<!-- run table -->", &cis_core::run::table())?;
     if new == old {
         return Ok(());

@@ -114,6 +114,14 @@ impl From<crate::task::IllegalMove> for Refusal {
     }
 }
 
+impl From<crate::revision::IllegalMove> for Refusal {
+    fn from(e: crate::revision::IllegalMove) -> Self {
+        let (from, step, to) = (e.from.word(), e.step.word(), e.step.leads_to().word());
+        Self::new(ErrorCode::InvalidTransition, e.to_string())
+            .details(serde_json::json!({"from": from, "step": step, "to": to}))
+    }
+}
+
 impl From<crate::run::IllegalMove> for Refusal {
     fn from(e: crate::run::IllegalMove) -> Self {
         Self::new(ErrorCode::InvalidTransition, e.to_string())

@@ -9,7 +9,7 @@
 //! | [`id`] | newtypes for ids, fences, versions, positions |
 //! | [`source`] | where time and randomness come from: `Clock`, `Random`, `Timestamp`, `Millis` |
 //! | [`dag`] | definitions: parse, validate, canonical hash, graph |
-//! | [`task`], [`run`] | the two state machines, one table each |
+//! | [`revision`], [`run`], [`task`] | the three state machines, one table each |
 //! | [`retry`] | the one decision after an attempt that did not succeed |
 //! | [`readiness`] | when a task's dependencies let it go, and what its end means to others |
 //! | [`policy`] | how a run ends |
@@ -32,6 +32,7 @@ pub mod policy;
 pub mod readiness;
 pub mod retry;
 pub mod review;
+pub mod revision;
 pub mod run;
 pub mod source;
 pub mod task;

@@ -100,6 +100,14 @@ fn whatever_the_rows_say_beyond_the_events_is_found() {
         ("UPDATE events SET run_key = 77 WHERE run_key = 4", "there is no run 77"),
         ("UPDATE dag_definitions SET status = 'expired' WHERE status = 'pending'", "revision 5: events say"),
         ("DELETE FROM events WHERE definition_key = 5", "revision 5: events say None"),
+        (
+            "UPDATE events SET step = 'confirm' WHERE definition_key = 5",
+            "revision 5 is pending at version 1 by `confirm`",
+        ),
+        (
+            "UPDATE events SET step = 'reject' WHERE definition_key = 4 AND step = 'confirm'",
+            "revision 4 is confirmed at version 2 by `reject`, after pending at version 1",
+        ),
         ("UPDATE events SET definition_key = 77 WHERE definition_key = 5", "there is no revision 77"),
     ] {
         let copy = dir.path().join("lying.db");

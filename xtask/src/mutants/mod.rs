@@ -34,7 +34,7 @@ const STORE_TESTS: [&str; 8] =
 const RUST: [Subject; 2] = [
     Subject {
         package: "cis-core",
-        files: &["run.rs", "task.rs", "retry.rs"],
+        files: &["revision.rs", "run.rs", "task.rs", "retry.rs"],
         // How things are called and shown is no rule.
         except: "fmt|markdown|word|table",
         tests: &CORE_TESTS,

@@ -6,7 +6,8 @@ use std::fmt;
 use anyhow::{Result, bail};
 
 /// Where the tables are, and where the SQL is.
-const TABLES: [&str; 2] = ["crates/cis-core/src/run.rs", "crates/cis-core/src/task.rs"];
+const TABLES: [&str; 3] =
+    ["crates/cis-core/src/revision.rs", "crates/cis-core/src/run.rs", "crates/cis-core/src/task.rs"];
 const SQL: &str = "crates/cis-store/src/sqlite/";
 
 /// One change of a file.

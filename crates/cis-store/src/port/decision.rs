@@ -2,6 +2,7 @@
 
 use cis_core::id::{DagId, Revision, RunId, Scope};
 use cis_core::review::ReviewId;
+pub use cis_core::revision::RevisionStatus;
 use cis_core::source::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -15,33 +16,6 @@ pub struct DecisionLine {
     pub decided_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-}
-
-/// Where a revision stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RevisionStatus {
-    Pending,
-    Confirmed,
-    Rejected,
-    Expired,
-}
-
-impl RevisionStatus {
-    /// The word stores and people use.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Confirmed => "confirmed",
-            Self::Rejected => "rejected",
-            Self::Expired => "expired",
-        }
-    }
-
-    /// The status with this word.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Pending, Self::Confirmed, Self::Rejected, Self::Expired].into_iter().find(|s| s.word() == word)
-    }
 }
 
 /// A decision about a revision.

@@ -9,6 +9,7 @@ use cis_core::dag::stored;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Revision;
 use cis_core::review::{Opening, ReviewId, check_content_hash};
+use cis_core::revision::{RevisionMove, RevisionStatus};
 use cis_core::source::Timestamp;
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, json};
@@ -17,8 +18,7 @@ use super::reviews;
 use super::runs;
 use super::tx::{Tx, parsed};
 use crate::port::{
-    Answer, Decide, Decided, DecisionLine, Definition, Publish, Published, RevisionStatus, RunRef, Settle,
-    Settled, StartRun,
+    Answer, Decide, Decided, DecisionLine, Definition, Publish, Published, RunRef, Settle, Settled, StartRun,
 };
 
 /// See [`crate::Store::publish`].
@@ -112,15 +112,13 @@ fn dag_key(tx: &Tx<'_>, request: &Publish) -> Answer<i64> {
         .query_row(params![scope, dag_id], |row| row.get(0))?)
 }
 
-/// The revision that has this content and is open or confirmed. A rejected or expired one does not count: the
-/// same content may be asked for again.
+/// The revision that has this content and answers for it: a rejected or expired one does not.
 fn same_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<Option<Published>> {
     let row = tx
         .conn
         .prepare_cached(
             "SELECT definition_key, revision, status, expires_at, review_id FROM dag_definitions
-             WHERE dag_key = ?1 AND content_hash = ?2 AND status IN ('pending', 'confirmed')
-             ORDER BY revision DESC LIMIT 1",
+             WHERE dag_key = ?1 AND content_hash = ?2 ORDER BY revision DESC LIMIT 1",
         )?
         .query_row(params![dag_key, request.content_hash], |row| {
             let stands = Stands {
@@ -131,6 +129,7 @@ fn same_content(tx: &Tx<'_>, dag_key: i64, request: &Publish) -> Answer<Option<P
             Ok((row.get(0)?, Revision(row.get(1)?), stands))
         })
         .optional()?;
+    let row = row.filter(|(_, _, stands)| stands.status.answers_for_its_content());
     Ok(row.map(|(key, revision, stands)| published(tx, request, false, key, revision, stands)))
 }
 
@@ -213,33 +212,26 @@ fn settle_with_note(tx: &mut Tx<'_>, request: &Settle, note: Option<&str>) -> An
             .details(json!({"expected": request.content_hash, "current": hash}))
             .into());
     }
-    let wanted = if request.confirm { RevisionStatus::Confirmed } else { RevisionStatus::Rejected };
-    if status == wanted {
+    let step = if request.confirm { RevisionMove::Confirm } else { RevisionMove::Reject };
+    if status == step.leads_to() {
         return Ok(Settled { status, changed: false });
     }
-    if status != RevisionStatus::Pending {
-        return Err(Refusal::new(
-            ErrorCode::InvalidTransition,
-            format!("the revision is {}, it cannot become {}", status.word(), wanted.word()),
-        )
-        .hint(match status {
+    let wanted = status.after(step).map_err(|illegal| {
+        Refusal::from(illegal).hint(match status {
             RevisionStatus::Confirmed => "what is confirmed stays so; `cis dag cancel ID` stops a run of it",
             _ => "publish it again to open a new request",
         })
-        .details(json!({"from": status.word(), "to": wanted.word()}))
-        .into());
-    }
+    })?;
     if request.confirm {
         tx.room()?;
     }
-    change_status(tx, request.definition, version, wanted)?;
+    change_status(tx, request.definition, version, status, wanted)?;
     tx.conn
         .prepare_cached(
             "INSERT INTO dag_confirmations (definition_key, content_hash, decision, decided_by, decided_at, note)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )?
         .execute(params![request.definition, hash, wanted.word(), request.by, tx.now.0, note])?;
-    let step = if request.confirm { "confirm" } else { "reject" };
     let mut data = json!({"by": request.by});
     if let Some(review) = review {
         data["review_id"] = review.into();
@@ -247,7 +239,7 @@ fn settle_with_note(tx: &mut Tx<'_>, request: &Settle, note: Option<&str>) -> An
     if let Some(note) = note {
         data["note"] = note.into();
     }
-    tx.definition_event(request.definition, version + 1, step, wanted.word(), &data)?;
+    tx.definition_event(request.definition, version + 1, step.word(), wanted.word(), &data)?;
     Ok(Settled { status: wanted, changed: true })
 }
 
@@ -386,18 +378,26 @@ fn start_first(tx: &mut Tx<'_>, request: &Decide, definition: i64) -> Answer<Run
 
 /// Lets a request nobody decided about run out.
 pub(super) fn expire(tx: &mut Tx<'_>, definition: i64, version: i64) -> Answer<()> {
-    change_status(tx, definition, version, RevisionStatus::Expired)?;
-    tx.definition_event(definition, version + 1, "expire", "expired", &json!({"by": "cis"}))
+    let (from, step) = (RevisionStatus::Pending, RevisionMove::Expire);
+    let to = from.after(step).map_err(Refusal::from)?;
+    change_status(tx, definition, version, from, to)?;
+    tx.definition_event(definition, version + 1, step.word(), to.word(), &json!({"by": "cis"}))
 }
 
-fn change_status(tx: &mut Tx<'_>, definition: i64, version: i64, to: RevisionStatus) -> Answer<()> {
+fn change_status(
+    tx: &mut Tx<'_>,
+    definition: i64,
+    version: i64,
+    from: RevisionStatus,
+    to: RevisionStatus,
+) -> Answer<()> {
     let changed = tx
         .conn
         .prepare_cached(
             "UPDATE dag_definitions SET status = ?3, version = version + 1, updated_at = ?4
-             WHERE definition_key = ?1 AND version = ?2 AND status = 'pending'",
+             WHERE definition_key = ?1 AND version = ?2 AND status = ?5",
         )?
-        .execute(params![definition, version, to.word(), tx.now.0])?;
+        .execute(params![definition, version, to.word(), tx.now.0, from.word()])?;
     if changed == 1 {
         return changes(tx, definition);
     }

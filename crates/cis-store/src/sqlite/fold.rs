@@ -9,13 +9,14 @@ use std::sync::Arc;
 use cis_core::dag::Dag;
 use cis_core::event::{Change, Event, Folded, FoldedRun, FoldedTask};
 use cis_core::id::{RunKey, TaskIx, Version};
+use cis_core::revision::{RevisionMove, RevisionStatus};
 use cis_core::run::RunStatus;
 use cis_core::task::TaskStatus;
 use rusqlite::{Row, params};
 
 use super::reader::{Reader, RunLine, event};
 use super::tx::parsed;
-use crate::port::{Answer, RevisionStatus};
+use crate::port::Answer;
 
 /// Definitions kept parsed; runs of one are mostly neighbours in the log.
 const DEFINITIONS_MAX: usize = 32;
@@ -109,12 +110,23 @@ impl Folding<'_> {
     }
 
     fn take_revision(&mut self, row: &Row<'_>, key: i64) -> Answer<()> {
-        let told = (parsed(row, 5, RevisionStatus::from_word)?, row.get(3)?);
-        let before = self.revisions.insert(key, told);
-        if told.1 != before.map_or(0, |(_, version)| version) + 1 {
+        let (to, version) = (parsed(row, 5, RevisionStatus::from_word)?, row.get(3)?);
+        let (step, before) = (row.get_ref(4)?.as_str().unwrap_or_default(), self.revisions.get(&key));
+        let (next, expected) = match before {
+            None => ((step == "publish").then_some(RevisionStatus::Pending), 1),
+            Some((from, version)) => {
+                (RevisionMove::from_word(step).and_then(|step| from.after(step).ok()), version + 1)
+            }
+        };
+        if (next, expected) != (Some(to), version) {
             let position: i64 = row.get(0)?;
-            self.wrong.push(format!("event {position}: revision {key} has version {}", told.1));
+            let why = format!("event {position}: revision {key} is {to} at version {version} by `{step}`");
+            self.wrong.push(match before {
+                Some((from, version)) => format!("{why}, after {from} at version {version}"),
+                None => why,
+            });
         }
+        self.revisions.insert(key, (to, version));
         Ok(())
     }
 
