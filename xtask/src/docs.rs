@@ -1,4 +1,4 @@
-//! Pages generated from code: the three state machines in `docs/lifecycle.md`.
+//! Pages generated from code: the three state machines and the names of events in `docs/lifecycle.md`.
 //!
 //! The prose around the tables is written by people; what stands between a table's markers is not.
 
@@ -20,6 +20,7 @@ pub fn generate(check: bool) -> Result<()> {
     let old = fs::read_to_string(&file).with_context(|| format!("cannot read `{LIFECYCLE}`"))?;
     let new = filled(&old, "<!-- revision table -->", &cis_core::revision::table())?;
     let new = filled(&new, "<!-- task table -->", &cis_core::task::table())?;
+    let new = filled(&new, "<!-- event table -->", &cis_core::event::table())?;
     let new = filled(&new, "<!-- run table -->", &cis_core::run::table())?;
     if new == old {
         return Ok(());

@@ -1,5 +1,8 @@
 //! What happened: one event per state change, written in the same transaction, enough to fold back into state.
 
+mod name;
+mod subject;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +12,9 @@ use crate::id::{Position, RunKey, TaskIx, Version};
 use crate::run::{RunMove, RunStatus, StopReason};
 use crate::source::Timestamp;
 use crate::task::{TaskMove, TaskStatus};
+
+pub use name::{CREATE, EventName, PRUNE, PRUNED, PUBLISH, UnknownEventName, table};
+pub use subject::SubjectKind;
 
 /// One state change of a run or of one of its tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,12 +48,21 @@ pub enum Change {
 }
 
 impl Change {
-    /// The event's type as streams name it: `run.created`, `task.completed`.
-    pub fn name(&self) -> String {
+    /// The event's name.
+    pub fn name(&self) -> EventName {
         match self {
-            Self::RunCreated => "run.created".to_owned(),
-            Self::Run { to, .. } => format!("run.{to}"),
-            Self::Task { to, .. } => format!("task.{to}"),
+            Self::RunCreated => EventName::RunCreated,
+            Self::Run { by, to } => EventName::of_run(*by, *to),
+            Self::Task { by, .. } => EventName::of_task(*by),
+        }
+    }
+
+    /// The status it leads to.
+    pub fn status(&self) -> &'static str {
+        match self {
+            Self::RunCreated => RunStatus::Queued.word(),
+            Self::Run { to, .. } => to.word(),
+            Self::Task { to, .. } => to.word(),
         }
     }
 }

@@ -188,6 +188,11 @@ impl RunMove {
             Self::StoppedByTimeout => "stopped_by_timeout",
         }
     }
+
+    /// The move with this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|step| step.word() == word)
+    }
 }
 
 /// A move the table does not have.

@@ -182,6 +182,11 @@ impl TaskMove {
             Self::Stopped => "stopped",
         }
     }
+
+    /// The move with this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|step| step.word() == word)
+    }
 }
 
 /// A move the table does not have.

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use cis_core::error::{ErrorCode, Refusal};
+use cis_core::event;
 use cis_core::revision::{self, RevisionMove, RevisionStatus};
 use cis_core::run::{self, RunMove, RunStatus, StopReason};
 use cis_core::task::{self, TaskMove, TaskStatus};
@@ -14,7 +15,7 @@ use serde_json::json;
 fn the_page_shows_every_move() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lifecycle.md");
     let page = std::fs::read_to_string(page).unwrap();
-    for table in [revision::table(), run::table(), task::table()] {
+    for table in [revision::table(), run::table(), task::table(), event::table()] {
         assert!(page.contains(&table), "the page does not hold\n{table}\n`cargo xtask docs` writes it");
     }
 }

@@ -38,7 +38,7 @@ impl News {
     pub(crate) fn of(line: LogLine) -> Self {
         let event = Event::default()
             .id(line.position.to_string())
-            .event(line.kind())
+            .event(line.name.cloud_event_type())
             .data(line.cloud_event().to_string());
         Self { line, event }
     }

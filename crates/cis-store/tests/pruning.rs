@@ -15,6 +15,7 @@ use cis_store::port::{Advance, Claim, Ending, Prune, Pruned, RunRef, Settle, Sto
 use cis_store::sqlite::check::{self, Check};
 use cis_store::sqlite::{Chunks, Durability, Reader, SqliteStore};
 use rusqlite::Connection;
+use serde_json::json;
 use support::{dag, publish, report, run_id, start, task};
 
 const NOW: Timestamp = Timestamp(1_000_000);
@@ -106,7 +107,7 @@ fn above_its_floor_the_log_tells_everything_at_every_moment() {
         assert!(now >= floor, "it never sinks");
         (floor, chunks) = (now, chunks + 1);
         let told = reader.log(floor, 1_000).unwrap();
-        let shown = |line: &cis_store::sqlite::LogLine| (line.position, line.kind(), line.subject());
+        let shown = |line: &cis_store::sqlite::LogLine| (line.position, line.name, line.subject());
         let before: Vec<_> = all.iter().filter(|line| line.position > floor).map(shown).collect();
         let same: Vec<_> = told.iter().filter(|line| line.step != "prune").map(shown).collect();
         assert_eq!(same, before);
@@ -116,12 +117,13 @@ fn above_its_floor_the_log_tells_everything_at_every_moment() {
     assert!(chunks > 10, "{chunks}");
     // What is left: events of revisions and of what is not over, and one of each run that went.
     let left = reader.log(Position(0), 1_000).unwrap();
-    let of_runs: Vec<String> =
-        left.iter().filter(|line| line.run_id.is_some()).map(|l| l.subject() + " " + &l.kind()).collect();
-    assert_eq!(
-        of_runs,
-        ["kept#1 cis.run.create", "d1#1 cis.run.prune", "d2#1 cis.run.prune", "d3#1 cis.run.prune"]
-    );
+    let of_runs: Vec<String> = left
+        .iter()
+        .filter(|line| line.run_id.is_some())
+        .map(|l| format!("{} {}", l.subject(), l.name))
+        .collect();
+    assert_eq!(of_runs, ["kept#1 run.created", "d1#1 run.pruned", "d2#1 run.pruned", "d3#1 run.pruned"]);
+    assert_eq!(left.last().unwrap().data["ended_at"], json!(NOW), "as text, whatever is stored");
     assert!(floor < left.iter().find(|line| line.run_id == Some(kept.run_id)).unwrap().position);
     assert_eq!(reader.half_pruned().unwrap().len(), 3, "files are somebody else's");
     // What stays of a run says how it ended, by every name it had.

@@ -395,7 +395,7 @@ fn whoever_stops_watching_leaves_the_run_alone() {
     node.ok(["run", "--detach", "d.toml"]);
     up.line();
     let mut watching = node.spawn(["status", "d", "--watch", "--json"]);
-    watching.until("task.running");
+    watching.until("task.claimed");
     watching.signal(rustix::process::Signal::INT);
     watching.wait().code(130);
     gate.let_through(1);

@@ -415,11 +415,11 @@ fn a_paused_run_waits_and_others_do_not() {
         if event["data"]["run_id"] == json!(run) && kind.starts_with("cis.run.") {
             heard.push(kind);
         }
-        heard.last().is_some_and(|kind| kind == "cis.run.complete")
+        heard.last().is_some_and(|kind| kind == "cis.run.completed")
     });
     assert_eq!(
         heard,
-        ["create", "start", "pause", "unpause", "complete"].map(|step| format!("cis.run.{step}"))
+        ["created", "started", "paused", "unpaused", "completed"].map(|name| format!("cis.run.{name}"))
     );
     assert_eq!(up.client.post(&format!("/api/v1/runs/{run}/pause"), "").code(), "InvalidTransition");
     // One that is paused can still be stopped.
@@ -488,4 +488,33 @@ fn a_draining_node_ends_what_runs_and_starts_nothing() {
     assert_eq!(up.client.get("/ready").status, 200);
     let theirs = up.client.with(&node.token(["b", "--as", "owner", "--scope", "project-b"]));
     assert_eq!(theirs.post("/api/v1/node/drain", "").status, 403);
+}
+
+#[test]
+fn events_are_filtered_by_every_name_that_is_told_and_by_no_other() {
+    let node = Node::new();
+    let up = node.up();
+    start(&up.client, &dag("d", "true"));
+    until_completed(&up.client, "d");
+    let mut told = Vec::new();
+    up.client.follow(None, |id, event| {
+        told.push((id, event["type"].as_str().unwrap().to_owned()));
+        event["type"] == "cis.run.completed"
+    });
+    let names = ["dag.published", "dag.confirmed", "run.created", "task.claimed", "run.started"];
+    let names: Vec<String> =
+        names.iter().chain(&["task.completed", "run.completed"]).map(|n| format!("cis.{n}")).collect();
+    assert_eq!(told.iter().map(|(_, name)| name).collect::<Vec<_>>(), names.iter().collect::<Vec<_>>());
+    for (position, name) in &told {
+        for wanted in [name.as_str(), name.strip_prefix("cis.").unwrap()] {
+            up.client.follow_some(&format!("?type={wanted}"), None, |id, event| {
+                assert_eq!((id, &event["type"]), (*position, &json!(name)), "{wanted}");
+                assert_eq!(format!("cis.{}", event["data"]["type"].as_str().unwrap()), *name);
+                true
+            });
+        }
+    }
+    let unknown = up.client.get("/api/v1/events?type=cis.run.complete");
+    assert_eq!((unknown.status, unknown.code().as_str()), (422, "ValidationFailed"));
+    assert_eq!(unknown.json()["error"]["hint"], "did you mean `run.completed`?");
 }

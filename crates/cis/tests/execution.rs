@@ -330,7 +330,7 @@ fn a_watched_run_is_seen_to_its_end_from_elsewhere() {
     up.line();
     let mut watch = node.spawn(["status", "d", "--watch", "--json"]);
     let mut follow = node.spawn(["logs", "d", "--follow"]);
-    watch.until("task.running");
+    watch.until("task.claimed");
     follow.until("one");
     eventually("its start noted", || node.task("d", "a").get("started_at").map(|_| ()));
     gate.let_through(1);

@@ -191,7 +191,7 @@ fn a_webhook_hears_what_waits_and_what_failed_signed() {
         is_signed(&waiting, &waiting.body) && !is_signed(&waiting, &waiting.body.replace("backup", "other"))
     );
     let told = waiting.json();
-    assert_eq!((&told["occasion"], &told["type"]), (&json!("waiting"), &json!("cis.dag.publish")));
+    assert_eq!((&told["occasion"], &told["type"]), (&json!("waiting"), &json!("cis.dag.published")));
     assert_eq!((&told["subject"], &told["id"]), (&json!("backup"), &json!(waiting.header("webhook-id"))));
     assert_eq!(told["data"]["data"]["review_id"], node.review("backup"));
     waiting.answer("204 No Content");

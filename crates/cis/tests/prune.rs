@@ -113,7 +113,7 @@ fn a_node_goes_on_while_runs_go() {
     let mut last = 0;
     client.follow(None, |at, event| {
         last = at;
-        event["subject"] == "over#1" && event["type"] == "cis.run.complete"
+        event["subject"] == "over#1" && event["type"] == "cis.run.completed"
     });
 
     assert_eq!(named(&node.json(ALL)), ["over#1"]);
@@ -133,10 +133,10 @@ fn a_node_goes_on_while_runs_go() {
     assert_eq!(other.get(&format!("/api/v1/runs/{}", id(&over))).status, 404);
 
     // Whoever has heard all there was hears what comes; whoever has not is told where to begin.
-    client.follow(Some(last), |_, event| event["type"] == "cis.run.prune" && event["subject"] == "over#1");
+    client.follow(Some(last), |_, event| event["type"] == "cis.run.pruned" && event["subject"] == "over#1");
     let floor = floor(client);
     assert!(floor <= last);
-    client.follow(Some(floor), |_, event| event["type"] == "cis.run.prune");
+    client.follow(Some(floor), |_, event| event["type"] == "cis.run.pruned");
     assert_eq!(client.get(&format!("/api/v1/events?after={}", floor - 1)).status, 410);
     // Of a run that is there nothing is missing, wherever one begins.
     assert_eq!(client.get(&format!("/api/v1/events?after=0&run={}", id(&live))).status, 200);

@@ -293,7 +293,7 @@ fn output_is_followed_as_it_comes_and_ctrl_c_means_the_run() {
         "tasks = [{{ id = 'a', command = 'echo begun; read -r _ < {dir}/gate; echo on; exec sleep 1000' }}]"
     ));
     let mut run = away.spawn(&["run", "slow.toml", "--json"]);
-    run.until("task.running");
+    run.until("task.claimed");
     let mut logs = away.spawn(&["logs", "slow", "--follow"]);
     logs.until("begun");
     gate.let_through(1);

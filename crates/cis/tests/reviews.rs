@@ -278,7 +278,7 @@ fn a_review_is_decided_over_http_once_and_says_who_and_why() {
     }
     agent.follow(None, |_, event| {
         let data = &event["data"]["data"];
-        event["type"] == "cis.dag.confirm"
+        event["type"] == "cis.dag.confirmed"
             && (&data["by"], &data["note"], &data["review_id"])
                 == (&json!("bea"), &json!("looks fine"), &json!(review))
     });
@@ -295,7 +295,7 @@ fn a_waiting_task_is_decided_by_its_review_over_http() {
     let waiting = agent.until("g", |told| told["tasks"][0]["status"] == "waiting");
     let review = text(&waiting["tasks"][0]["review_id"]);
     agent.follow(None, |_, event| {
-        event["type"] == "cis.task.needs_person" && event["data"]["data"]["review_id"] == *review
+        event["type"] == "cis.task.waiting" && event["data"]["data"]["review_id"] == *review
     });
     let shown = agent.get(&format!("/api/v1/pending/{review}")).json();
     assert_eq!((&shown["kind"], &shown["task_id"]), (&json!("task"), &json!("ask")));

@@ -9,6 +9,7 @@ use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
+use cis_core::event::{EventName, UnknownEventName};
 use cis_core::id::{Position, RunId};
 use cis_store::sqlite::{LogLine, Reader};
 use serde::Deserialize;
@@ -33,8 +34,9 @@ const AHEAD: usize = 8;
 pub(super) struct Filter {
     dag: Option<String>,
     run: Option<String>,
-    /// Such as `cis.run.completed`.
+    /// Only events of this name, with or without `cis.` before it.
     #[serde(rename = "type")]
+    #[param(inline, value_type = Option<EventName>)]
     kind: Option<String>,
     /// Where to begin, for those who cannot send `Last-Event-ID`.
     after: Option<i64>,
@@ -59,13 +61,15 @@ pub(super) async fn follow(
         })?),
         None => filter.after,
     };
+    let name =
+        filter.kind.as_deref().map(str::parse).transpose().map_err(|e: UnknownEventName| Refusal::from(e))?;
     let run = filter.run.as_ref().and_then(|run| run.parse().ok());
     let sees_all = holder.token.caller.scopes.is_none();
     let look = move |reader: &Reader| begin(reader, last.map(Position), run, sees_all);
     let Begin { from, whole } = state.reads.read(look).await?;
     let (to, events) = mpsc::channel(AHEAD);
     let tokens = state.kept.tokens_changed();
-    tokio::spawn(Follower { state, holder, tokens, filter, from, whole, to }.follow());
+    tokio::spawn(Follower { state, holder, tokens, filter, name, from, whole, to }.follow());
     Ok(Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::default()).into_response())
 }
 
@@ -111,6 +115,8 @@ struct Follower {
     holder: Holder,
     tokens: watch::Receiver<u64>,
     filter: Filter,
+    /// Only events of this name.
+    name: Option<EventName>,
     /// Up to here everything has been told.
     from: Position,
     whole: bool,
@@ -183,7 +189,8 @@ impl Follower {
         if !self.holder.token.is_good(self.state.node.now()) || (changed && !self.may_hear().await) {
             return false;
         }
-        if !self.filter.wants(&self.holder.token.caller, &news.line) {
+        let named = self.name.is_none_or(|name| name == news.line.name);
+        if !named || !self.filter.wants(&self.holder.token.caller, &news.line) {
             return true;
         }
         let gone = crate::gone(self.state.leaving.clone());
@@ -209,6 +216,5 @@ impl Filter {
         caller.sees(&line.scope)
             && is(&self.dag, Some(line.dag_id.as_str()))
             && is(&self.run, line.run_id.map(|run| run.to_string()).as_deref())
-            && is(&self.kind, Some(&line.kind()))
     }
 }

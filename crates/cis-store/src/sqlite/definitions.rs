@@ -7,6 +7,7 @@ use cis_core::dag::approval::NOTE_BYTES_MAX;
 use cis_core::dag::plan::Plan;
 use cis_core::dag::stored;
 use cis_core::error::{ErrorCode, Refusal};
+use cis_core::event::PUBLISH;
 use cis_core::id::Revision;
 use cis_core::review::{Opening, ReviewId, check_content_hash};
 use cis_core::revision::{RevisionMove, RevisionStatus};
@@ -66,7 +67,13 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
     tx.conn
         .prepare_cached("UPDATE dags SET revisions = ?2, updated_at = ?3 WHERE dag_key = ?1")?
         .execute(params![dag_key, revision.0, tx.now.0])?;
-    tx.definition_event(key, 1, "publish", "pending", &json!({"by": request.by, "review_id": review}))?;
+    tx.definition_event(
+        key,
+        1,
+        PUBLISH,
+        RevisionStatus::Pending.word(),
+        &json!({"by": request.by, "review_id": review}),
+    )?;
     if let Some(at) = expires_at {
         tx.due(at);
     }

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use cis_core::dag::Dag;
-use cis_core::event::{Change, Event, Folded, FoldedRun, FoldedTask};
+use cis_core::event::{Change, Event, Folded, FoldedRun, FoldedTask, PRUNE, PUBLISH};
 use cis_core::id::{RunKey, TaskIx, Version};
 use cis_core::revision::{RevisionMove, RevisionStatus};
 use cis_core::run::RunStatus;
@@ -98,7 +98,7 @@ impl Folding<'_> {
     /// Is it about a run that was pruned? Of such a run one event stays, which tells that.
     fn was_pruned(&mut self, row: &Row<'_>) -> Answer<bool> {
         let (position, key, prune) =
-            (row.get(0)?, RunKey(row.get(1)?), row.get_ref(4)?.as_str() == Ok("prune"));
+            (row.get(0)?, RunKey(row.get(1)?), row.get_ref(4)?.as_str() == Ok(PRUNE));
         match (self.pruned.get_mut(&key), prune) {
             (None, false) => return Ok(false),
             (Some(pruned), true) if !pruned.told => pruned.told = true,
@@ -113,7 +113,7 @@ impl Folding<'_> {
         let (to, version) = (parsed(row, 5, RevisionStatus::from_word)?, row.get(3)?);
         let (step, before) = (row.get_ref(4)?.as_str().unwrap_or_default(), self.revisions.get(&key));
         let (next, expected) = match before {
-            None => ((step == "publish").then_some(RevisionStatus::Pending), 1),
+            None => ((step == PUBLISH).then_some(RevisionStatus::Pending), 1),
             Some((from, version)) => {
                 (RevisionMove::from_word(step).and_then(|step| from.after(step).ok()), version + 1)
             }

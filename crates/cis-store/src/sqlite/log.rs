@@ -1,5 +1,6 @@
 //! The event log as followers read it: every event in order, with the names of what it is about.
 
+use cis_core::event::{EventName, SubjectKind};
 use cis_core::id::{DagId, Position, RunId, Scope};
 use cis_core::source::Timestamp;
 use rusqlite::{Row, params};
@@ -23,7 +24,10 @@ pub struct LogLine {
     pub run_number: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
-    /// What happened: a move of the lifecycle.
+    /// What happened.
+    #[serde(rename = "type")]
+    pub name: EventName,
+    /// The move of the lifecycle that it was.
     pub step: String,
     pub status: String,
     pub version: i64,
@@ -41,16 +45,6 @@ pub(super) const NAMES_SQL: &str = "LEFT JOIN dag_runs r ON r.run_key = e.run_ke
      LEFT JOIN task_executions t ON t.execution_id = coalesce(r.first_execution, g.first_execution) + e.task_ix";
 
 impl LogLine {
-    /// What kind of event it is: what it is about, and what happened.
-    pub fn kind(&self) -> String {
-        let about = match (&self.task_id, &self.run_id) {
-            (Some(_), _) => "task",
-            (None, Some(_)) => "run",
-            (None, None) => "dag",
-        };
-        format!("cis.{about}.{}", self.step)
-    }
-
     /// What it is about, as people name it: `backup`, `backup#3`, `backup#3/dump`.
     pub fn subject(&self) -> String {
         match (&self.run_number, &self.task_id) {
@@ -62,7 +56,7 @@ impl LogLine {
 
     /// In the shape of a CloudEvent.
     pub fn cloud_event(&self) -> Value {
-        json!({"specversion": "1.0", "id": self.position.to_string(), "source": "cis", "type": self.kind(),
+        json!({"specversion": "1.0", "id": self.position.to_string(), "source": "cis", "type": self.name.cloud_event_type(),
                "subject": self.subject(), "data": self})
     }
 }
@@ -84,30 +78,38 @@ impl Reader {
 }
 
 pub(super) fn log_line(row: &Row<'_>) -> rusqlite::Result<LogLine> {
-    let data: Option<String> = row.get(10)?;
     let run_id: Option<String> = row.get(4)?;
+    let (task_id, status): (Option<String>, String) = (row.get(6)?, row.get(8)?);
+    let kind = match (&task_id, &run_id) {
+        (Some(_), _) => SubjectKind::Task,
+        (None, Some(_)) => SubjectKind::Run,
+        (None, None) => SubjectKind::Dag,
+    };
     Ok(LogLine {
+        name: parsed(row, 7, |step| EventName::of(kind, step, &status))?,
         position: Position(row.get(0)?),
         at: Timestamp(row.get(1)?),
         dag_id: parsed(row, 2, |t| t.parse().ok())?,
         scope: parsed(row, 3, |t| t.parse().ok())?,
         run_id: run_id.and_then(|text| text.parse().ok()),
         run_number: row.get(5)?,
-        task_id: row.get(6)?,
+        task_id,
         step: row.get(7)?,
-        status: row.get(8)?,
+        status,
         version: row.get(9)?,
-        data: told_data(data),
+        data: told_data(row.get(10)?),
     })
 }
 
-/// What an event says beyond its move, as readers are told it. The time of the next try is stored as a number.
+/// What an event says beyond its move, as readers are told it. Its times are stored as numbers.
 pub(super) fn told_data(stored: Option<String>) -> Value {
     let mut data = stored.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null);
-    if let Some(at) = data.get_mut("not_before")
-        && let Some(ms) = at.as_i64()
-    {
-        *at = json!(Timestamp(ms));
+    for time in ["not_before", "ended_at"] {
+        if let Some(at) = data.get_mut(time)
+            && let Some(ms) = at.as_i64()
+        {
+            *at = json!(Timestamp(ms));
+        }
     }
     data
 }

@@ -9,6 +9,7 @@
 //! With the first commit the run is gone for everybody. What is left of it is in nobody's way and is found again after a
 //! kill. Its events go before its tasks, so that the log tells everything above its floor to the last.
 
+use cis_core::event::{PRUNE, PRUNED};
 use cis_core::id::{ExecutionId, Position, RunKey, Version};
 use rusqlite::{OptionalExtension, Row, params};
 use serde_json::json;
@@ -207,7 +208,7 @@ fn bury(tx: &mut Tx<'_>, run: &RunRef) -> Answer<()> {
     tx.memory.runs.remove(&run.key);
     tx.memory.changed.dag(run.dag_id.as_str());
     let data = json!({"was": run.status.word(), "ended_at": ended_at});
-    tx.event(run.key, None, Version(version + 1), "prune", "pruned", Some(&data))
+    tx.event(run.key, None, Version(version + 1), PRUNE, PRUNED, Some(&data))
 }
 
 /// Is there a run after this one?

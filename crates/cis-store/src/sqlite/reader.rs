@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cis_core::access::Publisher;
 use cis_core::dag::{Dag, stored};
-use cis_core::event::{Change, Event};
+use cis_core::event::{CREATE, Change, Event};
 use cis_core::id::{DagId, ExecutionId, Position, Revision, RunId, RunKey, Scope, TaskIx, Version};
 use cis_core::readiness::{self, Dependencies, Verdict};
 use cis_core::review::ReviewId;
@@ -545,18 +545,16 @@ fn decision_line(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Decisio
 }
 
 pub(super) fn event(row: &Row<'_>) -> rusqlite::Result<Event> {
-    let step_of = |word: &str| TaskMove::ALL.into_iter().find(|step| step.word() == word);
     let change = match row.get::<_, Option<u32>>(2)? {
         Some(ix) => Change::Task {
             task: TaskIx(ix),
-            by: parsed(row, 4, step_of)?,
+            by: parsed(row, 4, TaskMove::from_word)?,
             to: parsed(row, 5, TaskStatus::from_word)?,
         },
-        None if row.get_ref(4)?.as_str()? == "create" => Change::RunCreated,
-        None => Change::Run {
-            by: parsed(row, 4, |word| RunMove::ALL.into_iter().find(|step| step.word() == word))?,
-            to: parsed(row, 5, RunStatus::from_word)?,
-        },
+        None if row.get_ref(4)?.as_str()? == CREATE => Change::RunCreated,
+        None => {
+            Change::Run { by: parsed(row, 4, RunMove::from_word)?, to: parsed(row, 5, RunStatus::from_word)? }
+        }
     };
     Ok(Event {
         position: Position(row.get(0)?),

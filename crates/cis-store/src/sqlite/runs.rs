@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cis_core::dag::params::filled;
 use cis_core::error::{ErrorCode, Refusal};
+use cis_core::event::CREATE;
 use cis_core::id::{ExecutionId, Fence, RunId, RunKey};
 use cis_core::policy::{self, Tally};
 use cis_core::run::{RunMove, RunStatus, StopReason};
@@ -85,7 +86,7 @@ pub(super) fn start(tx: &mut Tx<'_>, request: &StartRun) -> Answer<RunRef> {
             .prepare_cached("UPDATE dag_confirmations SET run_key = ?2 WHERE definition_key = ?1")?
             .execute(params![request.definition, key.0])?;
     }
-    tx.event(key, None, cis_core::id::Version(1), "create", RunStatus::Queued.word(), None)?;
+    tx.event(key, None, cis_core::id::Version(1), CREATE, RunStatus::Queued.word(), None)?;
     steps::add_create(tx, key)?;
     steps::work_on_run(tx, key)?;
     Ok(tx.run(key)?.reference())

@@ -230,6 +230,7 @@ impl Watch {
             "dag_id": self.run.dag_id,
             "run_id": self.run.run_id,
             "run": self.run.label(),
+            "status": event.change.status(),
             "version": event.version,
         });
         if let Change::Task { task, .. } = event.change {

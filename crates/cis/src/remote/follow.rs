@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Receiver};
 
 use cis_core::dag::Dag;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::event::{Change, Event};
+use cis_core::event::{CREATE, Change, Event};
 use cis_core::id::{RunKey, TaskIx, Version};
 use cis_core::run::{RunMove, RunStatus};
 use cis_core::task::{TaskMove, TaskStatus};
@@ -88,14 +88,11 @@ fn event(line: &str, tasks: &HashMap<String, TaskIx>) -> Option<Event> {
     let change = match &told.task_id {
         Some(task) => Change::Task {
             task: *tasks.get(task)?,
-            by: TaskMove::ALL.into_iter().find(|step| step.word() == told.step)?,
+            by: TaskMove::from_word(&told.step)?,
             to: TaskStatus::from_word(&told.status)?,
         },
-        None if told.step == "create" => Change::RunCreated,
-        None => Change::Run {
-            by: RunMove::ALL.into_iter().find(|step| step.word() == told.step)?,
-            to: RunStatus::from_word(&told.status)?,
-        },
+        None if told.step == CREATE => Change::RunCreated,
+        None => Change::Run { by: RunMove::from_word(&told.step)?, to: RunStatus::from_word(&told.status)? },
     };
     let LogLine { position, at, version, data, .. } = told;
     Some(Event { position, run: RunKey(0), at, version: Version(version), change, data })

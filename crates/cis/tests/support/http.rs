@@ -198,11 +198,16 @@ impl Client {
     }
 
     /// Follows events after `last`, until `enough` says so of an id and its data; then cuts the connection.
-    pub fn follow(&self, last: Option<u64>, mut enough: impl FnMut(u64, Value) -> bool) {
+    pub fn follow(&self, last: Option<u64>, enough: impl FnMut(u64, Value) -> bool) {
+        self.follow_some("", last, enough);
+    }
+
+    /// The same, of what the query asks for.
+    pub fn follow_some(&self, query: &str, last: Option<u64>, mut enough: impl FnMut(u64, Value) -> bool) {
         let bearer = format!("Bearer {}", self.token);
         let last = last.unwrap_or(0).to_string();
         let headers = [("Authorization", bearer.as_str()), ("Last-Event-ID", last.as_str())];
-        let mut stream = self.send("GET", "/api/v1/events", &self.address, &headers, "");
+        let mut stream = self.send("GET", &format!("/api/v1/events{query}"), &self.address, &headers, "");
         assert_eq!(head(&mut stream).0, 200);
         let mut id = 0;
         for line in stream.lines() {
