@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use cis_core::dag::{Kind, SkillCall};
 use cis_core::source::{Millis, Timestamp};
 use cis_core::template::{self, Scene};
-use cis_runner::protocol::{AttemptKey, Start};
+use cis_runner::protocol::{AttemptKey, Lane, Start};
 use cis_store::port::Claimed;
 use cis_store::sqlite::Durability;
 use serde_json::{Value, json};
@@ -51,6 +51,7 @@ impl Dispatch {
         claim: &Claimed,
         context: &Context,
         tied: bool,
+        lane: Option<Lane>,
         now: Timestamp,
     ) -> Result<Start, String> {
         let (task, dag) = (claim.task(), &claim.run.definition.dag);
@@ -86,6 +87,7 @@ impl Dispatch {
             log_cap_bytes: self.limits.log_cap_bytes,
             tied,
             detach: task.detach,
+            lane,
         })
     }
 

@@ -3,13 +3,14 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Epoch;
 use cis_runner::client;
+use cis_runner::directory::Directory;
 use cis_runner::frame::{self, Decoder};
 use cis_runner::protocol::{FromRunner, Known, OLDEST, PROTOCOL, ToRunner, can_talk};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -33,6 +34,15 @@ pub(crate) struct RunnerLink<T> {
     buffer: Box<[u8]>,
     /// What the runner knew of when we came.
     pub(crate) known: Vec<Known>,
+    pub(crate) peer: Peer,
+}
+
+/// The runner at the other end: who it is, and what can be said to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) pid: u32,
+    /// The latest protocol that both sides speak.
+    pub(crate) protocol: u32,
 }
 
 /// How to reach the runner of a data directory.
@@ -81,18 +91,32 @@ impl<T: AsyncRead + AsyncWrite + Unpin> RunnerLink<T> {
             sent: 0,
             buffer: vec![0; READ_BYTES].into(),
             known: Vec::new(),
+            peer: Peer { pid: 0, protocol: OLDEST },
         };
         let key = std::fs::read_to_string(address.data_dir.join(client::DOOR_KEY)).ok();
-        let (epoch, slots) = (address.epoch.0, address.slots);
-        link.queue(&ToRunner::Hello { protocol: PROTOCOL, oldest: OLDEST, epoch, slots, key });
+        let ours = Directory::at(&address.data_dir).ok();
+        let (epoch, slots, directory) = (address.epoch.0, address.slots, ours.clone());
+        link.queue(&ToRunner::Hello { protocol: PROTOCOL, oldest: OLDEST, epoch, slots, key, directory });
         link.flush().await?;
         match link.next().await? {
-            FromRunner::Welcome { protocol, oldest, attempts, .. } if can_talk(protocol, oldest) => {
+            FromRunner::Welcome { protocol, oldest, attempts, pid, directory, .. }
+                if can_talk(protocol, oldest) =>
+            {
+                // A runner of the first version does not say which directory it serves.
+                if let (Some(theirs), Some(ours)) = (directory, ours)
+                    && !theirs.is_same(&ours)
+                {
+                    return Ok(Err(wrong_directory(pid, &theirs, &address.data_dir)));
+                }
                 link.known = attempts;
+                link.peer = Peer { pid, protocol: protocol.min(PROTOCOL) };
                 Ok(Ok(link))
             }
             FromRunner::Welcome { protocol, oldest, pid, .. }
             | FromRunner::Unfit { protocol, oldest, pid } => Ok(Err(unfit(protocol, oldest, pid))),
+            FromRunner::WrongDirectory { pid, directory } => {
+                Ok(Err(wrong_directory(pid, &directory, &address.data_dir)))
+            }
             FromRunner::Refused { epoch } => Ok(Err(Refusal::new(
                 ErrorCode::Unavailable,
                 format!("the runner serves a later coordinator (epoch {epoch}, ours is {})", address.epoch),
@@ -174,4 +198,15 @@ fn unfit(protocol: u32, oldest: u32, pid: u32) -> Refusal {
     );
     Refusal::new(ErrorCode::Unavailable, why)
         .hint("let its tasks end under the `cis` that started it: it then goes by itself, and this one starts its own")
+}
+
+/// What answers in a directory is the runner of another one: of what this one was copied from, say, if its socket was
+/// copied as a link.
+fn wrong_directory(pid: u32, theirs: &Directory, ours: &Path) -> Refusal {
+    let (theirs, ours) = (theirs.path().display(), ours.display());
+    let why =
+        format!("the runner (process {pid}) that answers in `{ours}` serves another directory, `{theirs}`");
+    Refusal::new(ErrorCode::Unavailable, why).hint(format!(
+        "remove `{ours}/runner.sock`, so that a runner of its own is started; or use `--data-dir {theirs}`"
+    ))
 }

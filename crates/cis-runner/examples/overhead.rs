@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         epoch: 1,
         slots,
         key: None,
+        directory: None,
     })?)?;
     let env = std::env::vars().map(|(name, value)| (Text::Utf8(name), Text::Utf8(value))).collect();
     stream.write_all(&encode(&ToRunner::Context { context: 1, env, cwd: dir.path().to_owned() })?)?;
@@ -95,5 +96,6 @@ fn start(execution: i64, script: &str) -> Start {
         log_cap_bytes: 10 << 20,
         tied: false,
         detach: false,
+        lane: None,
     }
 }

@@ -10,12 +10,11 @@ use std::rc::Rc;
 
 use rustix::event::epoll::{self, EventFlags};
 
-use crate::attempt::{Attempt, Cause};
+use crate::attempt::Attempt;
+use crate::directory::Directory;
 use crate::door::{self, Connection};
-use crate::protocol::{
-    AttemptKey, FromRunner, Known, KnownState, OLDEST, Outcome, PROTOCOL, ToRunner, can_talk,
-};
-use crate::runner::{Kind, Place, Runner, complain, never_started, token, unwatch};
+use crate::protocol::{AttemptKey, FromRunner, Known, KnownState, OLDEST, PROTOCOL, ToRunner, can_talk};
+use crate::runner::{Kind, Place, Runner, complain, token, unwatch};
 use crate::spawn::Context;
 
 /// Connections that have not said Hello; more than this and the oldest goes.
@@ -76,14 +75,17 @@ impl Runner {
     }
 
     fn act(&mut self, id: u64, message: ToRunner) {
-        if let ToRunner::Hello { protocol, oldest, epoch, slots, key } = message {
-            return match (self.is_known(key), can_talk(protocol, oldest)) {
-                (true, true) => self.hello(id, epoch, slots),
-                (true, false) => {
-                    let pid = std::process::id();
-                    self.send_away(id, &FromRunner::Unfit { protocol: PROTOCOL, oldest: OLDEST, pid });
-                }
-                (false, _) => self.drop_connection(id),
+        if let ToRunner::Hello { protocol, oldest, epoch, slots, key, directory } = message {
+            let pid = std::process::id();
+            return if !self.is_known(key) {
+                self.drop_connection(id);
+            } else if !can_talk(protocol, oldest) {
+                self.send_away(id, &FromRunner::Unfit { protocol: PROTOCOL, oldest: OLDEST, pid });
+            } else if self.is_elsewhere(directory.as_ref()) {
+                let directory = self.directory.clone();
+                self.send_away(id, &FromRunner::WrongDirectory { pid, directory });
+            } else {
+                self.hello(id, epoch, slots);
             };
         }
         if self.current != Some(id) {
@@ -100,7 +102,13 @@ impl Runner {
             ToRunner::Start(start) => self.enqueue(id, start),
             ToRunner::Stop { key, kill } => self.stop(key, kill),
             ToRunner::Ack { keys } => self.acknowledge(&keys),
+            ToRunner::HandOver { keep_ms } => self.prepare_hand_over(id, keep_ms),
         }
+    }
+
+    /// Does a coordinator mean another data directory than ours? One of the first version does not say which it means.
+    fn is_elsewhere(&self, meant: Option<&Directory>) -> bool {
+        meant.is_some_and(|meant| !meant.is_same(&self.directory))
     }
 
     /// Does it know the directory's key? Where there is none, nothing is asked.
@@ -133,6 +141,7 @@ impl Runner {
         if epoch > self.epoch {
             self.journal.epoch(epoch);
             self.epoch = epoch;
+            self.untie_kept();
         }
         self.current = Some(id);
         self.set_slots(slots);
@@ -162,6 +171,7 @@ impl Runner {
                 boot_id,
                 pid: std::process::id(),
                 attempts,
+                directory: Some(self.directory.clone()),
             },
         );
         for key in ended {
@@ -184,7 +194,7 @@ impl Runner {
         }
     }
 
-    /// Forgets a connection, with everything it still had to say, and ends what was tied to it.
+    /// Forgets a connection, with everything it still had to say; what was tied to it ends, unless that was handed over.
     pub(crate) fn drop_connection(&mut self, id: u64) {
         if let Some(place) = self.connections.iter().position(|connection| connection.id == id) {
             unwatch(&self.epoll, self.connections.remove(place).fd());
@@ -194,18 +204,10 @@ impl Runner {
         }
         self.current = None;
         self.contexts.clear();
-        let (tied, rest) = std::mem::take(&mut self.queue).into_iter().partition(|q| q.owner == Some(id));
-        self.queue = rest;
-        for queued in tied {
-            self.conclude(never_started(queued.start.key, Outcome::OwnerGone));
-        }
-        let tied = self.attempts.iter().filter(|(_, attempt)| attempt.owner == Some(id));
-        for number in tied.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.begin_stop(number, Cause::OwnerGone, false);
-        }
+        self.release_tied(id);
     }
 
-    fn say(&mut self, id: u64, message: &FromRunner) {
+    pub(crate) fn say(&mut self, id: u64, message: &FromRunner) {
         let Some(connection) = self.connections.iter_mut().find(|c| c.id == id) else {
             return;
         };

@@ -10,8 +10,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// A directory, as it was at some moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Directory {
     pub(crate) device: u64,
     pub(crate) inode: u64,
@@ -37,7 +40,7 @@ impl Directory {
     }
 }
 
-/// In one line, as it is written into files.
+/// In one line, as it is written into files and messages.
 impl fmt::Display for Directory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = serde_json::Value::from(self.path.to_string_lossy());
@@ -59,6 +62,20 @@ impl FromStr for Directory {
         let (device, inode) = numbers.split_once('-').ok_or(NoDirectory)?;
         let path: String = serde_json::from_str(path).map_err(|_| NoDirectory)?;
         Ok(Directory { device: number(device)?, inode: number(inode)?, path: path.into() })
+    }
+}
+
+impl From<Directory> for String {
+    fn from(directory: Directory) -> String {
+        directory.to_string()
+    }
+}
+
+impl TryFrom<String> for Directory {
+    type Error = NoDirectory;
+
+    fn try_from(line: String) -> Result<Directory, NoDirectory> {
+        line.parse()
     }
 }
 

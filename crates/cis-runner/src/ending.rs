@@ -55,6 +55,7 @@ impl Runner {
         if self.remnants.due_ns().is_some_and(|due| due <= now_ns) {
             self.sweep_remnants(now_ns);
         }
+        self.end_kept(now_ns);
     }
 
     fn tick(&mut self, number: u64, mut attempt: Attempt, now_ns: u64) {

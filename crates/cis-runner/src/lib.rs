@@ -19,6 +19,8 @@
 //! | [`serve`] | the process: its loop, its lock, its life |
 //! | `runner` | its state, its queue, its starts |
 //! | `coordinator` | who is heard, and what is answered |
+//! | `handover` | attempts on their way from one coordinator to the next |
+//! | `lane` | which attempt is next |
 //! | `ending` | how attempts end |
 //! | `attempt` | one attempt: process, pipes, log, timers |
 //! | `spawn` | what a process starts with |
@@ -42,7 +44,9 @@ mod door;
 mod ending;
 mod error;
 pub mod frame;
+mod handover;
 mod journal;
+mod lane;
 pub mod log;
 pub mod marked;
 mod process;

@@ -1,13 +1,25 @@
 //! The messages between coordinator and runner: JSON in frames of a `u32` length (little endian) and that many
 //! bytes, over a Unix socket. JSON, because a coordinator and a runner of different versions must understand
-//! each other: unknown fields are ignored, new ones are optional.
+//! each other: unknown fields are ignored, new ones are optional. A message that a peer's version does not have is
+//! never sent to it.
+//!
+//! | protocol | since then |
+//! |---|---|
+//! | 1 | everything that is not named below |
+//! | 2 | [`ToRunner::HandOver`], [`Lane`]s, `directory` in Hello and Welcome |
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::directory::Directory;
+
 /// What we speak. Grows when an older peer could misunderstand a newer one.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
+
+/// The first protocol that hands live attempts to another coordinator, and the first with lanes.
+pub const HAND_OVER_SINCE: u32 = 2;
+pub const LANES_SINCE: u32 = 2;
 
 /// The oldest we still understand. While a runner has tasks it outlives the program it was started from: a coordinator
 /// of the next version has to get along with it.
@@ -39,6 +51,7 @@ pub struct AttemptKey {
 pub enum ToRunner {
     /// First on every connection. The runner drops connections of lower epochs before it answers, and refuses
     /// an epoch lower than the highest it has seen. Without the directory's key, where it has one, it is not heard.
+    /// With another `directory` than the runner's, it is refused.
     Hello {
         protocol: u32,
         #[serde(default = "first")]
@@ -47,6 +60,9 @@ pub enum ToRunner {
         slots: u32,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
+        /// The data directory, as the coordinator sees it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        directory: Option<Directory>,
     },
     /// The environment and directory that attempts naming `context` start from. Sent once per connection.
     Context { context: i64, env: Vec<(Text, Text)>, cwd: PathBuf },
@@ -58,7 +74,15 @@ pub enum ToRunner {
     Stop { key: AttemptKey, kill: bool },
     /// These outcomes are recorded; forget them.
     Ack { keys: Vec<AttemptKey> },
+    /// Attempts that are tied to this connection, queued ones included, outlive it by up to `keep_ms`: a coordinator
+    /// with a higher epoch that says Hello by then has them, tied to no connection any more; without one they end as
+    /// tied attempts do. Answered with [`FromRunner::HandOverReady`]. With a `keep_ms` of zero it is withdrawn.
+    HandOver { keep_ms: u64 },
 }
+
+/// How long attempts wait for the coordinator they are handed to. It has to open the database first, and may have to
+/// bring it up to its version.
+pub const HAND_OVER_KEEP_MS: u64 = 10_000;
 
 /// One attempt to start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -87,6 +111,17 @@ pub struct Start {
     /// Leave processes it started behind alone.
     #[serde(default)]
     pub detach: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lane: Option<Lane>,
+}
+
+/// Attempts of which only so many run at once, whatever slots are free. Those that wait for their lane hold up no
+/// attempt of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lane {
+    pub id: i64,
+    /// Zero counts as one.
+    pub max: u32,
 }
 
 /// What the runner says.
@@ -102,11 +137,19 @@ pub enum FromRunner {
         boot_id: String,
         pid: u32,
         attempts: Vec<Known>,
+        /// The data directory that this runner serves.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        directory: Option<Directory>,
     },
     /// Answer to a Hello in a protocol that is too old, or too new: what this runner understands.
     Unfit { protocol: u32, oldest: u32, pid: u32 },
     /// Answer to a Hello that came too late: a higher epoch was seen.
     Refused { epoch: i64 },
+    /// Answer to a Hello from a coordinator of another data directory: this runner serves `directory`, and has done
+    /// nothing.
+    WrongDirectory { pid: u32, directory: Directory },
+    /// Answer to HandOver: from now on it does not matter when the connection closes.
+    HandOverReady,
     /// A process has started. Sent only for attempts that live longer than [`STARTED_AFTER_MS`]: the others'
     /// `Ended` says it all.
     Started { key: AttemptKey, pid: u32, at_ms: i64 },

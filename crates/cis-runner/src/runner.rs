@@ -18,6 +18,7 @@ use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use crate::attempt::{Attempt, Cause, Husk};
 use crate::clock::{NS_PER_MS, boot_ns, wall_ms};
+use crate::directory::Directory;
 use crate::door::{Connection, Listener};
 use crate::journal::{Journal, Opened, Recalled};
 use crate::protocol::{AttemptKey, Ended, FromRunner, LogSummary, Outcome, Start};
@@ -111,6 +112,7 @@ pub(crate) struct Parts {
     pub(crate) spawner: Spawner,
     pub(crate) logs: PathBuf,
     pub(crate) door_key: PathBuf,
+    pub(crate) directory: Directory,
     pub(crate) boot_id: String,
     pub(crate) session: i32,
     pub(crate) instant: bool,
@@ -129,6 +131,10 @@ pub(crate) struct Runner {
     /// The one connection whose messages count.
     pub(crate) current: Option<u64>,
     pub(crate) epoch: i64,
+    /// For how long what is tied to the present connection outlives it, if that hands over.
+    pub(crate) hand_over_ns: Option<u64>,
+    /// Until when what was tied to an earlier one waits for the next coordinator.
+    pub(crate) kept_until_ns: Option<u64>,
     slots: usize,
     pub(crate) contexts: HashMap<i64, Rc<Context>>,
     pub(crate) queue: VecDeque<Queued>,
@@ -147,6 +153,8 @@ pub(crate) struct Runner {
     pub(crate) logs: PathBuf,
     /// Where the key is that a coordinator must know.
     pub(crate) door_key: PathBuf,
+    /// The data directory it serves.
+    pub(crate) directory: Directory,
     pub(crate) buffer: Vec<u8>,
     pub(crate) boot_id: String,
     session: i32,
@@ -178,6 +186,8 @@ impl Runner {
             connections: Vec::new(),
             current: None,
             epoch,
+            hand_over_ns: None,
+            kept_until_ns: None,
             slots: 1,
             contexts: HashMap::new(),
             queue: VecDeque::new(),
@@ -191,6 +201,7 @@ impl Runner {
             spawner: parts.spawner,
             logs: parts.logs,
             door_key: parts.door_key,
+            directory: parts.directory,
             buffer: vec![0; BUFFER_BYTES],
             boot_id: parts.boot_id,
             session: parts.session,
@@ -326,7 +337,7 @@ impl Runner {
         let lines = self.journal.gathered();
         let batch = self.next_batch();
         let flushed = self.flush();
-        if !self.may_hold() {
+        if !self.may_hold(&batch) {
             self.send();
         }
         self.husks.clear();
@@ -350,15 +361,15 @@ impl Runner {
             let _ = self.flush();
             self.send();
         }
-        let free = !self.queue.is_empty() && self.attempts.len() < self.slots && self.full_ns.is_none();
+        let free = self.attempts.len() < self.slots && self.full_ns.is_none() && self.has_startable(&[]);
         free || self.untold || !self.signals.is_empty()
     }
 
     /// While there is enough to start next, what has ended is told a little later, several at once: the
     /// coordinator then wakes up, commits and claims once for all of them.
-    fn may_hold(&mut self) -> bool {
+    fn may_hold(&mut self, batch: &[Queued]) -> bool {
         let unsent = self.connections.iter().any(|connection| connection.has_unsent());
-        if !unsent || self.queue.len() < HOLD_WHILE_QUEUED {
+        if !unsent || self.queue.len() < HOLD_WHILE_QUEUED || !self.has_startable(batch) {
             self.held_ns = None;
             return false;
         }
@@ -384,8 +395,7 @@ impl Runner {
         }
         self.full_ns = None;
         let free = self.slots.saturating_sub(self.attempts.len());
-        let count = free.min(self.queue.len()).min(STARTS_PER_TURN);
-        let batch: Vec<Queued> = self.queue.drain(..count).collect();
+        let batch = self.take_startable(free.min(STARTS_PER_TURN));
         let started_ms = if batch.is_empty() { 0 } else { wall_ms() };
         for Queued { start, .. } in &batch {
             let (key, log, session) = (start.key, start.log.clone(), self.session);

@@ -114,6 +114,7 @@ impl Place {
             spawner: Spawner::new().map_err(|error| Error::io("prepare to start processes", error))?,
             logs: path.join("logs"),
             door_key: path.join(DOOR_KEY),
+            directory: self.directory.clone(),
             boot_id,
             session,
             instant: std::env::var_os(INSTANT).is_some_and(|value| value == "1"),
@@ -129,8 +130,10 @@ impl Place {
             let now_ns = boot_ns();
             let timer = runner.timers.peek().map(|entry| entry.0.0);
             let idle = idle_since_ns.map(|since| since + IDLE_NS);
-            let due = [timer, runner.remnants.due_ns(), runner.held_ns, runner.full_ns, runner.mend_ns, idle]
+            let waits = [runner.held_ns, runner.full_ns, runner.mend_ns, runner.kept_until_ns];
+            let due = [timer, runner.remnants.due_ns(), idle]
                 .into_iter()
+                .chain(waits)
                 .flatten()
                 .fold(chores_ns, u64::min);
             let wait_ns = if hurry { 0 } else { due.saturating_sub(now_ns) };

@@ -9,7 +9,7 @@ use cis_runner::log::Stream;
 use cis_runner::protocol::*;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
-use support::{Node, exited, key, kill_and_wait, said, script, wait_gone};
+use support::{Node, exited, hello, key, kill_and_wait, said, script, wait_gone};
 
 #[test]
 fn an_older_coordinator_is_refused_even_after_the_runner_died() {
@@ -17,7 +17,7 @@ fn an_older_coordinator_is_refused_even_after_the_runner_died() {
     let c = node.connect(5, 1);
     let refused = |epoch| {
         let mut late = node.stranger();
-        late.say(&ToRunner::Hello { protocol: PROTOCOL, oldest: OLDEST, epoch, slots: 1, key: None });
+        late.say(&hello(epoch, 1, None));
         assert!(matches!(late.hear(), FromRunner::Refused { epoch: 5 }));
         assert!(late.try_hear().is_none());
     };
@@ -57,6 +57,7 @@ fn who_does_not_know_the_directorys_key_is_not_heard() {
         epoch: 2,
         slots: 1,
         key: key.map(str::to_owned),
+        directory: None,
     };
     for wrong in [None, Some(""), Some("secre")] {
         let mut stranger = node.stranger();
@@ -106,7 +107,8 @@ fn who_understands_none_of_it_is_told_so_and_changes_nothing() {
     let mut current = node.connect(1, 1);
     for (protocol, oldest) in [(PROTOCOL + 6, PROTOCOL + 1), (OLDEST - 1, OLDEST - 1)] {
         let mut foreign = node.stranger();
-        foreign.say(&ToRunner::Hello { protocol, oldest, epoch: 9, slots: 1, key: None });
+        let (key, directory) = (None, None);
+        foreign.say(&ToRunner::Hello { protocol, oldest, epoch: 9, slots: 1, key, directory });
         assert!(matches!(foreign.hear(), FromRunner::Unfit { protocol: PROTOCOL, oldest: OLDEST, .. }));
         assert!(foreign.try_hear().is_none());
     }

@@ -8,7 +8,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunKey;
 use cis_core::run::StopReason;
 use cis_core::source::Timestamp;
-use cis_runner::protocol::{AttemptKey, Ended, FromRunner, Outcome, ToRunner};
+use cis_runner::protocol::{AttemptKey, Ended, FromRunner, LANES_SINCE, Lane, Outcome, Start, ToRunner};
 use cis_store::port::{Claimed, RunInfo, Started, Store};
 
 use super::{Coordinator, SELF, key_of};
@@ -32,7 +32,10 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 let why = format!("a later coordinator (epoch {epoch}) has taken over");
                 return Err(Refusal::new(ErrorCode::Unavailable, why));
             }
-            FromRunner::Welcome { .. } | FromRunner::Unfit { .. } => {}
+            FromRunner::Welcome { .. }
+            | FromRunner::Unfit { .. }
+            | FromRunner::WrongDirectory { .. }
+            | FromRunner::HandOverReady => {}
         }
         Ok(())
     }
@@ -90,8 +93,8 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 return self.reports.push(report::never_started(&claim, why, self.machine.now()));
             }
         };
-        let tied = self.owners.get(&run) == Some(&SELF);
-        match self.dispatch.start(&claim, &context, tied, self.machine.now()) {
+        let (tied, lane) = (self.is_tied(run), self.lane_of(&claim.run));
+        match self.dispatch.start(&claim, &context, tied, lane, self.machine.now()) {
             Ok(start) => {
                 self.flying.insert(start.key, claim);
                 self.send_start(run, &context, start);
@@ -100,8 +103,23 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         }
     }
 
-    pub(super) fn send_start(&mut self, run: RunKey, context: &Context, start: cis_runner::protocol::Start) {
+    /// Do attempts of a run end with this process' connection to the runner?
+    pub(super) fn is_tied(&self, run: RunKey) -> bool {
+        self.owners.get(&run) == Some(&SELF)
+    }
+
+    /// The lane of a run's attempts, if only so many of them may be under way at once. The store sees to that for every
+    /// run; the limits of runs that others started are not known here.
+    pub(super) fn lane_of(&self, run: &RunInfo) -> Option<Lane> {
+        let max = self.limits.get(&run.key)?.or(run.definition.dag.max_parallel)?;
+        Some(Lane { id: run.key.0, max })
+    }
+
+    pub(super) fn send_start(&mut self, run: RunKey, context: &Context, mut start: Start) {
         let Some(link) = &mut self.link else { return };
+        if link.peer.protocol < LANES_SINCE {
+            start.lane = None;
+        }
         if self.sent.insert(run) {
             let (env, cwd) = (context.env.clone(), context.cwd.clone());
             link.queue(&ToRunner::Context { context: run.0, env, cwd });

@@ -13,6 +13,7 @@ use cis_store::port::{
 };
 
 use super::handle::{Ask, News, Owner};
+use super::handover::Leaving;
 use super::{Coordinator, LOOK_AGAIN};
 use crate::command::{About, Command, Reply};
 use crate::context::Context;
@@ -46,7 +47,12 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                     self.stop_run(run, StopReason::OwnerGone).await?;
                 }
             }
-            Ask::Leave(reply) => self.leaving = Some(reply),
+            Ask::Leave(reply) => self.leaving = Some(Leaving::Now(reply)),
+            Ask::HandOver(reply) if self.leaving.is_some() => {
+                let why = "the coordinator is leaving already";
+                let _ = reply.send(Err(Refusal::new(ErrorCode::Unavailable, why)));
+            }
+            Ask::HandOver(reply) => self.leaving = Some(Leaving::HandingOver(reply)),
         }
         Ok(())
     }
@@ -155,11 +161,12 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         owner: Owner,
     ) -> Result<Once<RunRef>, Refusal> {
         let (run_id, attached, at_node) = (request.run_id, request.attached, request.at_node);
+        let max = request.max_parallel;
         let context = if at_node { self.node_context(context)? } else { context };
         self.keep(run_id, &context)?;
         let started = self.store.start_run(request).await;
         let run = started.as_ref().ok().and_then(|once| once.answer.as_ref().ok()).cloned();
-        let key = self.take_in(run_id, run, (!at_node).then_some(context));
+        let key = self.take_in(run_id, run, max, (!at_node).then_some(context));
         if let Some(key) = key.filter(|_| attached) {
             self.own(key, owner);
         }
@@ -175,7 +182,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         let decided = self.store.decide(request).await;
         let told = decided.as_ref().ok().and_then(|once| once.answer.as_ref().ok());
         let run = told.and_then(|told| told.run.clone());
-        self.take_in(run_id, run, None);
+        self.take_in(run_id, run, None, None);
         self.look();
         Ok(decided?)
     }
@@ -200,11 +207,21 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
     }
 
     /// Takes in the run that was asked for as `run_id`. Where another one answers, or none, nothing new runs. Without a
-    /// `context`, the one that was kept is read when its first task starts.
-    fn take_in(&mut self, run_id: RunId, run: Option<RunRef>, context: Option<Context>) -> Option<RunKey> {
+    /// `context`, the one that was kept is read when its first task starts; without a `max`, the definition says how many
+    /// of its tasks may be under way at once.
+    fn take_in(
+        &mut self,
+        run_id: RunId,
+        run: Option<RunRef>,
+        max: Option<u32>,
+        context: Option<Context>,
+    ) -> Option<RunKey> {
         let run = run.filter(|run| run.run_id == run_id && !run.status.is_terminal());
         match &run {
-            Some(run) => self.adopt(run, context),
+            Some(run) => {
+                self.limits.insert(run.key, max);
+                self.adopt(run, context);
+            }
             None => {
                 let _ = std::fs::remove_file(self.options.data_dir.context_of_new(run_id));
             }
@@ -311,6 +328,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
     pub(super) fn run_over(&mut self, run: RunKey, status: RunStatus) {
         self.contexts.remove(&run);
         self.owners.remove(&run);
+        self.limits.remove(&run);
         match self.unfinished.remove(&run) {
             Some(run) => {
                 tracing::info!(run = label(&run), run_id = %run.run_id, status = status.word(), "run ended");

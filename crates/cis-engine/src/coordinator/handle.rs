@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cis_core::error::Refusal;
 use cis_core::source::Timestamp;
 use cis_store::port::RunRef;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -31,6 +32,8 @@ pub enum Ask {
     Gone(Owner),
     /// Stop once the present step is done; answers how many runs are left for others.
     Leave(oneshot::Sender<usize>),
+    /// The same, but what runs goes on under the next coordinator; refused if the runner cannot keep it until then.
+    HandOver(oneshot::Sender<Result<usize, Refusal>>),
 }
 
 /// What somebody else's write came to.
@@ -109,6 +112,24 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         let _ = self.asks.blocking_send(Ask::Leave(reply));
         answer.blocking_recv().unwrap_or(0)
+    }
+
+    /// Ends the loop while everything that runs goes on, also what would end with this process: another coordinator must
+    /// come within [`HAND_OVER_KEEP_MS`]. Answers how many runs are left for it; zero if the loop has ended otherwise.
+    /// Where the runner cannot do that, the refusal says whom to wait for, and the loop goes on.
+    ///
+    /// [`HAND_OVER_KEEP_MS`]: cis_runner::protocol::HAND_OVER_KEEP_MS
+    pub async fn hand_over(&self) -> Result<usize, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.asks.send(Ask::HandOver(reply)).await;
+        answer.await.unwrap_or(Ok(0))
+    }
+
+    /// [`Handle::hand_over`], for threads outside the loop's runtime.
+    pub fn hand_over_blocking(&self) -> Result<usize, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.asks.blocking_send(Ask::HandOver(reply));
+        answer.blocking_recv().unwrap_or(Ok(0))
     }
 
     /// Changes with every commit.

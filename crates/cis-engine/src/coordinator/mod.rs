@@ -15,12 +15,16 @@
 //! | [`handle`] | how others reach the loop |
 //! | `attempts` | attempts on their way to the runner and back |
 //! | `reach` | the connection they travel on, and what is done while there is none |
+//! | `handover` | leaving while they go on |
 //! | `commands` | what is asked, and what follows for the runs |
 
 mod attempts;
 mod commands;
 pub mod handle;
+mod handover;
 mod reach;
+#[cfg(test)]
+mod runner_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -46,6 +50,7 @@ use crate::machine::Machine;
 use crate::origin::Origin;
 use crate::recovery::Recovery;
 use crate::runner_link::RunnerLink;
+use handover::Leaving;
 use reach::{Connecting, LOOK_AT_RUNNER, PATIENCE};
 
 pub use crate::dispatch::Limits;
@@ -118,12 +123,16 @@ pub struct Coordinator<S, M: Machine> {
     elsewhere: BTreeMap<AttemptKey, Arc<Path>>,
     /// Those of them that no runner has been told of.
     unsent: BTreeSet<AttemptKey>,
+    /// Those of them that the runner had before this connection: they do not end with it.
+    untied: BTreeSet<AttemptKey>,
     /// Those of them that are to end; with SIGKILL, if that is said.
     stopping: BTreeMap<AttemptKey, bool>,
     contexts: HashMap<RunKey, Arc<Context>>,
     /// Contexts the runner has been sent on this connection.
     sent: HashSet<RunKey>,
     owners: HashMap<RunKey, Owner>,
+    /// Runs that this loop has started, and how many of their tasks may be under way at once, where their caller said so.
+    limits: HashMap<RunKey, Option<u32>>,
     /// Attached runs nobody has claimed since this coordinator started.
     orphans: Vec<RunKey>,
     orphans_due: Option<Timestamp>,
@@ -136,7 +145,7 @@ pub struct Coordinator<S, M: Machine> {
     poke: bool,
     more_work: bool,
     next_due: Option<Timestamp>,
-    leaving: Option<oneshot::Sender<usize>>,
+    leaving: Option<Leaving>,
     /// Nothing more is claimed, until somebody says otherwise.
     draining: bool,
     /// What was found when this life began.
@@ -183,10 +192,12 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             inherited: BTreeSet::new(),
             elsewhere: BTreeMap::new(),
             unsent: BTreeSet::new(),
+            untied: BTreeSet::new(),
             stopping: BTreeMap::new(),
             contexts: HashMap::new(),
             sent: HashSet::new(),
             owners: HashMap::new(),
+            limits: HashMap::new(),
             orphans: Vec::new(),
             orphans_due: None,
             unfinished: HashMap::new(),
@@ -292,9 +303,11 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
     pub async fn run(mut self) -> Result<S, Refusal> {
         loop {
             self.settle().await?;
-            if let Some(reply) = self.leaving.take() {
-                let _ = reply.send(self.unfinished.len());
-                return Ok(self.store);
+            if let Some(leaving) = self.leaving.take() {
+                if self.leave(leaving).await? {
+                    return Ok(self.store);
+                }
+                continue;
             }
             self.wait().await?;
             self.gather().await?;
@@ -474,7 +487,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             ask = self.asks.recv() => match ask {
                 Some(ask) => self.handle(ask).await?,
                 // Every handle is gone: nobody can ask for anything any more.
-                None => self.leaving = Some(oneshot::channel().0),
+                None => self.leaving = Some(Leaving::Now(oneshot::channel().0)),
             },
             () = timer => self.watch_runner(),
         }

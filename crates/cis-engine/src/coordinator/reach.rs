@@ -9,6 +9,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use cis_runner::client::RunnerProcess;
 use cis_runner::protocol::{AttemptKey, Known, KnownState, ToRunner};
 use cis_store::port::{Claimed, Store};
 
-use super::{Coordinator, SELF, key_of};
+use super::{Coordinator, key_of};
 use crate::machine::Machine;
 use crate::runner_link::{RunnerAddress, RunnerLink};
 use crate::{origin, report};
@@ -118,12 +119,13 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         }
         self.link = Some(link);
         self.recovery.count_known(known.values().filter(|known| self.inherited.contains(&known.key)));
+        self.untied = known.keys().copied().filter(|key| self.flying.contains_key(key)).collect();
         let mut unknown: Vec<Arc<Claimed>> =
             self.flying.values().filter(|claim| !known.contains_key(&key_of(claim))).cloned().collect();
         // In the order in which they were claimed: the most urgent first.
         unknown.sort_unstable_by_key(|claim| claim.fence);
         for claim in unknown {
-            self.hand_over(claim);
+            self.start_unknown(claim);
         }
         for (key, kill) in &self.stopping {
             if let Some(link) = &mut self.link {
@@ -139,8 +141,8 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         Ok(())
     }
 
-    /// Hands over an attempt that the runner has not heard of, or records why not.
-    fn hand_over(&mut self, claim: Arc<Claimed>) {
+    /// Has the runner start an attempt that it has not heard of, or records why not.
+    fn start_unknown(&mut self, claim: Arc<Claimed>) {
         let (key, now) = (key_of(&claim), self.machine.now());
         let inherited = self.inherited.contains(&key);
         if self.stopping.remove(&key).is_some() {
@@ -164,9 +166,9 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             return;
         }
         let run = claim.run.key;
-        let tied = self.owners.get(&run) == Some(&SELF);
+        let (tied, lane) = (self.is_tied(run), self.lane_of(&claim.run));
         let started = self.context(&claim.run).and_then(|context| {
-            let start = self.dispatch.start(&claim, &context, tied, self.machine.now())?;
+            let start = self.dispatch.start(&claim, &context, tied, lane, self.machine.now())?;
             self.send_start(run, &context, start);
             Ok(())
         });
@@ -216,7 +218,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
     }
 
     fn begin_silence(&mut self, runner: Option<RunnerProcess>) {
-        let refusal = silent(runner, &self.options.data_dir.root().join("runner.log").display().to_string());
+        let refusal = silent(runner, self.options.data_dir.root());
         tracing::warn!(hint = refusal.hint, "{refusal}: no task is started until it does");
         self.silence = Some(refusal);
     }
@@ -232,7 +234,8 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
 }
 
 /// What is wrong with a runner that says nothing, and what to type.
-fn silent(runner: Option<RunnerProcess>, log: &str) -> Refusal {
+pub(super) fn silent(runner: Option<RunnerProcess>, data_dir: &Path) -> Refusal {
+    let log = data_dir.join("runner.log").display().to_string();
     let (why, hint) = match runner {
         Some(RunnerProcess { pid, stopped: true }) => (
             format!("the runner (process {pid}) is stopped and does not answer"),

@@ -20,20 +20,32 @@ use super::*;
 /// Larger than anything said here.
 const PIPE_BYTES: usize = 64 << 10;
 
-struct Forgetful {
+pub(super) struct Forgetful {
     boot: &'static str,
     now: AtomicI64,
     since_boot: AtomicI64,
     /// How long it was asked to wait, the last time.
     waits_ms: AtomicU64,
+    /// Waits of this length are over at once.
+    pub(super) skips: Mutex<Option<Millis>>,
+    /// How the runner answers Hello.
+    greeting: FromRunner,
     /// The runner's ends: connections stay open.
-    runner: Mutex<Vec<DuplexStream>>,
+    pub(super) runner: Mutex<Vec<DuplexStream>>,
 }
 
 impl Forgetful {
     fn new(boot: &'static str) -> Self {
+        let (boot_id, attempts, directory) = (boot.to_owned(), Vec::new(), None);
+        let (protocol, oldest) = (PROTOCOL, OLDEST);
+        let greeting = FromRunner::Welcome { protocol, oldest, boot_id, pid: 1, attempts, directory };
+        Self { boot, ..Self::greeting(greeting) }
+    }
+
+    pub(super) fn greeting(greeting: FromRunner) -> Self {
         let (now, since_boot) = (1_000_000_000.into(), 1_000.into());
-        Self { boot, now, since_boot, waits_ms: 0.into(), runner: Mutex::default() }
+        let (skips, runner) = (Mutex::default(), Mutex::default());
+        Self { boot: "one", now, since_boot, waits_ms: 0.into(), skips, greeting, runner }
     }
 }
 
@@ -62,14 +74,15 @@ impl Machine for Forgetful {
 
     async fn pause(&self, time: Millis) {
         self.waits_ms.store(time.0, Ordering::Relaxed);
-        std::future::pending().await
+        let is_skipped = *self.skips.lock().unwrap() == Some(time);
+        if !is_skipped {
+            std::future::pending().await
+        }
     }
 
     async fn reach_runner(&self, _: &Path, _: &Path) -> io::Result<DuplexStream> {
         let (ours, mut theirs) = tokio::io::duplex(PIPE_BYTES);
-        let (boot_id, attempts) = (self.boot.to_owned(), Vec::new());
-        let welcome = FromRunner::Welcome { protocol: PROTOCOL, oldest: OLDEST, boot_id, pid: 1, attempts };
-        theirs.write_all(&frame::encode(&welcome).map_err(io::Error::other)?).await?;
+        theirs.write_all(&frame::encode(&self.greeting).map_err(io::Error::other)?).await?;
         self.runner.lock().unwrap().push(theirs);
         Ok(ours)
     }
@@ -79,6 +92,14 @@ async fn coordinator(
     store: &SqliteStore,
     root: &Path,
     boot: &'static str,
+) -> (Coordinator<SqliteStore, Forgetful>, Handle) {
+    coordinator_on(store, root, Forgetful::new(boot)).await
+}
+
+pub(super) async fn coordinator_on(
+    store: &SqliteStore,
+    root: &Path,
+    machine: Forgetful,
 ) -> (Coordinator<SqliteStore, Forgetful>, Handle) {
     let data_dir = DataDir::create(root).unwrap();
     Context::of_node(&[], &[], Vec::new()).save(&data_dir.node_context(), Durability::Process).unwrap();
@@ -93,12 +114,17 @@ async fn coordinator(
         address: None,
         notices: Wanted::default(),
     };
-    Coordinator::start(store.clone(), options, Forgetful::new(boot)).await.unwrap()
+    Coordinator::start(store.clone(), options, machine).await.unwrap()
 }
 
 /// A run with this one task.
 pub(crate) async fn run(store: &SqliteStore, task: &str) {
-    let text = format!("dag_id = 'd'\ntasks = [{{ id = 't', {task} }}]");
+    let request = request(store, &format!("dag_id = 'd'\ntasks = [{{ id = 't', {task} }}]")).await;
+    store.start_run(request).await.unwrap().plain().unwrap();
+}
+
+/// A run of this definition to start, at the node.
+pub(super) async fn request(store: &SqliteStore, text: &str) -> StartRun {
     let dag = dag::parse(text.as_bytes(), Format::Toml, &Defaults::default()).unwrap().dag;
     let (now, by, content_hash) = (Timestamp(1), "ann".to_owned(), dag::content_hash(&dag).to_string());
     let publish = Publish {
@@ -114,7 +140,7 @@ pub(crate) async fn run(store: &SqliteStore, task: &str) {
     let definition = store.publish(publish).await.unwrap().plain().unwrap().definition;
     let settle = Settle { definition, content_hash, confirm: true, by: by.clone(), now };
     store.settle(settle).await.unwrap();
-    let start = StartRun {
+    StartRun {
         key: None,
         run_id: "00000000-0000-0000-0000-000000000001".parse().unwrap(),
         definition,
@@ -129,8 +155,7 @@ pub(crate) async fn run(store: &SqliteStore, task: &str) {
         by,
         by_proven: true,
         now,
-    };
-    store.start_run(start).await.unwrap().plain().unwrap();
+    }
 }
 
 /// Found by the simulation: the boot was noted before what it had cut short was recorded.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use cis_runner::client::{Decoder, connect, connect_or_spawn, encode};
+use cis_runner::directory::Directory;
 use cis_runner::protocol::*;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -61,7 +62,7 @@ impl Node {
 
     pub fn connect(&self, epoch: i64, slots: u32) -> Coordinator {
         let mut coordinator = self.stranger();
-        coordinator.say(&ToRunner::Hello { protocol: PROTOCOL, oldest: OLDEST, epoch, slots, key: None });
+        coordinator.say(&hello(epoch, slots, Directory::at(&self.data).ok()));
         let FromRunner::Welcome { attempts, pid, .. } = coordinator.hear() else { panic!("no welcome") };
         coordinator.known = attempts;
         coordinator.runner = pid;
@@ -71,16 +72,7 @@ impl Node {
 
     /// A connection that has not introduced itself.
     pub fn stranger(&self) -> Coordinator {
-        let stream = connect_or_spawn(&self.data, Path::new(EXE)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Coordinator {
-            stream,
-            decoder: Decoder::new(),
-            known: Vec::new(),
-            runner: 0,
-            started: Vec::new(),
-            ended: Vec::new(),
-        }
+        Coordinator::at(&self.data)
     }
 
     pub fn context(&self) -> ToRunner {
@@ -184,6 +176,11 @@ pub fn said(message: &serde_json::Value) -> Vec<u8> {
     [&length[..], json.as_bytes()].concat()
 }
 
+/// How a coordinator introduces itself.
+pub fn hello(epoch: i64, slots: u32, directory: Option<Directory>) -> ToRunner {
+    ToRunner::Hello { protocol: PROTOCOL, oldest: OLDEST, epoch, slots, key: None, directory }
+}
+
 pub fn key(execution: i64) -> AttemptKey {
     AttemptKey { execution, fence: (1 << 32) | execution }
 }
@@ -203,10 +200,25 @@ pub fn script(execution: i64, text: &str) -> Start {
         log_cap_bytes: 10 << 20,
         tied: false,
         detach: false,
+        lane: None,
     }
 }
 
 impl Coordinator {
+    /// One that has not introduced itself, at the runner of this directory.
+    pub fn at(data: &Path) -> Coordinator {
+        let stream = connect_or_spawn(data, Path::new(EXE)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Coordinator {
+            stream,
+            decoder: Decoder::new(),
+            known: Vec::new(),
+            runner: 0,
+            started: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
     pub fn say(&mut self, message: &ToRunner) {
         self.stream.write_all(&encode(message).unwrap()).unwrap();
     }
@@ -217,6 +229,27 @@ impl Coordinator {
 
     pub fn stop(&mut self, execution: i64, kill: bool) {
         self.say(&ToRunner::Stop { key: key(execution), kill });
+    }
+
+    /// Hands over what is tied to this connection, and goes.
+    pub fn hand_over(mut self, keep_ms: u64) {
+        self.prepare_hand_over(keep_ms);
+    }
+
+    pub fn prepare_hand_over(&mut self, keep_ms: u64) {
+        self.say(&ToRunner::HandOver { keep_ms });
+        loop {
+            match self.hear() {
+                FromRunner::HandOverReady => break,
+                FromRunner::Started { key, .. } => self.started.push(key),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    /// What the runner knew of when we came, and where it stood.
+    pub fn states(&self) -> Vec<(i64, KnownState)> {
+        self.known.iter().map(|known| (known.key.execution, known.state)).collect()
     }
 
     pub fn ack(&mut self, executions: impl IntoIterator<Item = i64>) {

@@ -1,10 +1,11 @@
 //! A runner that is made up, but keeps to the protocol as the real one does: it writes starts and outcomes into its journal
 //! before it acts on them or tells of them, hears one coordinator at a time, keeps outcomes until they are acknowledged,
-//! and ends what an earlier runner left. What was not in the journal dies with it. Processes are of the machine, not of
+//! ends what is tied to a connection with it, unless that is handed over, and ends what an earlier runner left. What was not in the journal dies with it. Processes are of the machine, not of
 //! the runner: they outlive it.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
+use std::mem;
 
 use cis_core::id::Fence;
 use cis_runner::frame::{self, Decoder};
@@ -53,8 +54,16 @@ enum Place {
 }
 
 #[derive(Debug)]
+struct Queued {
+    start: Start,
+    /// The connection it ends with.
+    owner: Option<u64>,
+}
+
+#[derive(Debug)]
 struct Attempt {
     start: Start,
+    owner: Option<u64>,
     started_ms: i64,
     started_boot: i64,
     told: bool,
@@ -78,6 +87,9 @@ struct Connection {
     flying: VecDeque<FromRunner>,
 }
 
+/// Stands for the connection that attempts were tied to that wait for the next coordinator.
+const KEPT: u64 = 0;
+
 /// The runner's mind.
 #[derive(Debug, Default)]
 pub(super) struct Runner {
@@ -86,7 +98,11 @@ pub(super) struct Runner {
     last_id: u64,
     epoch: i64,
     slots: usize,
-    queue: VecDeque<Start>,
+    /// For how long what is tied to the present connection outlives it, if that hands over.
+    hand_over_ms: Option<u64>,
+    /// Until when what was tied to an earlier one waits.
+    kept_until_boot: Option<i64>,
+    queue: VecDeque<Queued>,
     known: BTreeMap<AttemptKey, Place>,
     attempts: BTreeMap<AttemptKey, Attempt>,
     lines: Vec<Line>,
@@ -157,29 +173,30 @@ impl Runner {
         }
         if !open {
             heard.push("that it is gone".to_owned());
-            self.drop_connection(id);
+            self.drop_connection(id, machine, remains);
         }
         heard
     }
 
     fn act(&mut self, id: u64, message: ToRunner, machine: &MadeUp, remains: &mut Remains) {
         if let ToRunner::Hello { epoch, slots, .. } = message {
-            return self.hello(id, epoch, slots as usize, machine);
+            return self.hello(id, epoch, slots as usize, machine, remains);
         }
         if self.current != Some(id) {
-            return self.drop_connection(id);
+            return self.drop_connection(id, machine, remains);
         }
         match message {
             ToRunner::Hello { .. } | ToRunner::Context { .. } | ToRunner::Forget { .. } => {}
             ToRunner::Start(start) => {
                 if let Entry::Vacant(unknown) = self.known.entry(start.key) {
                     unknown.insert(Place::Queued);
-                    self.queue.push_back(*start);
+                    let owner = start.tied.then_some(id);
+                    self.queue.push_back(Queued { start: *start, owner });
                 }
             }
             ToRunner::Stop { key, kill } => match self.known.get(&key) {
                 Some(Place::Queued) => {
-                    self.queue.retain(|start| start.key != key);
+                    self.queue.retain(|queued| queued.start.key != key);
                     self.conclude(key, Outcome::NeverStarted, 0, machine);
                 }
                 Some(Place::Running) => self.begin_stop(key, Outcome::Stopped, kill, machine, remains),
@@ -193,20 +210,26 @@ impl Runner {
                     }
                 }
             }
+            ToRunner::HandOver { keep_ms } => {
+                self.hand_over_ms = Some(keep_ms).filter(|keep_ms| *keep_ms > 0);
+                self.say(id, FromRunner::HandOverReady);
+            }
         }
     }
 
-    fn hello(&mut self, id: u64, epoch: i64, slots: usize, machine: &MadeUp) {
+    fn hello(&mut self, id: u64, epoch: i64, slots: usize, machine: &MadeUp, remains: &mut Remains) {
         if epoch < self.epoch {
             self.say(id, FromRunner::Refused { epoch: self.epoch });
             return;
         }
         if let Some(older) = self.current {
-            self.drop_connection(older);
+            self.drop_connection(older, machine, remains);
         }
         if epoch > self.epoch {
             self.lines.push(Line::Epoch(epoch));
             self.epoch = epoch;
+            self.kept_until_boot = None;
+            self.tie_again(KEPT, None);
         }
         (self.current, self.slots) = (Some(id), slots);
         let known = |(key, place): (&AttemptKey, &Place)| {
@@ -219,7 +242,8 @@ impl Runner {
         };
         let attempts = self.known.iter().map(known).collect();
         let boot_id = cis_engine::machine::Machine::boot_id(machine);
-        self.say(id, FromRunner::Welcome { protocol: PROTOCOL, oldest: OLDEST, boot_id, pid: 1, attempts });
+        let (protocol, oldest, directory) = (PROTOCOL, OLDEST, None);
+        self.say(id, FromRunner::Welcome { protocol, oldest, boot_id, pid: 1, attempts, directory });
         let ended = self.known.values().filter_map(|place| match place {
             Place::Ended(ended) => Some(FromRunner::Ended(ended.clone())),
             _ => None,
@@ -236,18 +260,66 @@ impl Runner {
         }
     }
 
-    fn drop_connection(&mut self, id: u64) {
+    fn drop_connection(&mut self, id: u64, machine: &MadeUp, remains: &mut Remains) {
         if let Some(at) = self.connections.iter().position(|connection| connection.id == id) {
             self.connections.remove(at).pipe.close();
         }
-        self.current = self.current.filter(|current| *current != id);
+        if self.current != Some(id) {
+            return;
+        }
+        self.current = None;
+        match self.hand_over_ms.take() {
+            Some(keep_ms) => {
+                self.tie_again(id, Some(KEPT));
+                self.kept_until_boot = Some(machine.boot_ms().saturating_add_unsigned(keep_ms));
+            }
+            None => self.end_tied(id, machine, remains),
+        }
+    }
+
+    fn tie_again(&mut self, from: u64, to: Option<u64>) {
+        let queued = self.queue.iter_mut().map(|queued| &mut queued.owner);
+        let running = self.attempts.values_mut().map(|attempt| &mut attempt.owner);
+        queued.chain(running).filter(|owner| **owner == Some(from)).for_each(|owner| *owner = to);
+    }
+
+    fn end_tied(&mut self, id: u64, machine: &MadeUp, remains: &mut Remains) {
+        let (tied, rest): (VecDeque<_>, _) =
+            mem::take(&mut self.queue).into_iter().partition(|q| q.owner == Some(id));
+        self.queue = rest;
+        for queued in tied {
+            self.conclude(queued.start.key, Outcome::OwnerGone, 0, machine);
+        }
+        let running = self.attempts.values().filter(|attempt| attempt.owner == Some(id));
+        for key in running.map(|attempt| attempt.start.key).collect::<Vec<_>>() {
+            self.begin_stop(key, Outcome::OwnerGone, false, machine, remains);
+        }
     }
 
     /// The connection that counts breaks.
-    pub(super) fn lose_connection(&mut self) {
+    pub(super) fn lose_connection(&mut self, machine: &MadeUp, remains: &mut Remains) {
         if let Some(id) = self.current {
-            self.drop_connection(id);
+            self.drop_connection(id, machine, remains);
         }
+    }
+
+    /// Where in the queue the attempts are whose lane has room.
+    fn startable(&self) -> Vec<usize> {
+        let mut taken: BTreeMap<i64, u32> = BTreeMap::new();
+        for lane in self.attempts.values().filter_map(|attempt| attempt.start.lane) {
+            *taken.entry(lane.id).or_default() += 1;
+        }
+        let mut admits = |start: &Start| {
+            start.lane.is_none_or(|lane| {
+                let count = taken.entry(lane.id).or_default();
+                let admitted = *count < lane.max.max(1);
+                *count += u32::from(admitted);
+                admitted
+            })
+        };
+        let free = self.slots.saturating_sub(self.attempts.len());
+        let places = self.queue.iter().enumerate().filter(|(_, queued)| admits(&queued.start));
+        places.map(|(place, _)| place).take(free).collect()
     }
 
     fn begin_stop(
@@ -269,6 +341,9 @@ impl Runner {
     /// Looks after what runs: what has ended, what is over its time, what an earlier runner left.
     pub(super) fn look(&mut self, machine: &MadeUp, remains: &mut Remains, judge: &mut Judge) -> bool {
         let (now, boot) = (machine.awake(), machine.boot_ms());
+        if self.kept_until_boot.take_if(|until| *until <= boot).is_some() {
+            self.end_tied(KEPT, machine, remains);
+        }
         let keys: Vec<AttemptKey> = self.known.keys().copied().collect();
         let mut seen = false;
         for key in keys {
@@ -332,10 +407,12 @@ impl Runner {
         if until == Until::Journal {
             return 0;
         }
-        let free = self.slots.saturating_sub(self.attempts.len()).min(self.queue.len());
-        let batch: Vec<Start> = self.queue.drain(..free).collect();
+        let places = self.startable();
+        let mut batch: Vec<Queued> =
+            places.into_iter().rev().filter_map(|place| self.queue.remove(place)).collect();
+        batch.reverse();
         let now = machine.wall_ms();
-        self.lines.extend(batch.iter().map(|start| Line::Starting(start.key, now)));
+        self.lines.extend(batch.iter().map(|queued| Line::Starting(queued.start.key, now)));
         for line in self.lines.drain(..) {
             if let Line::Ended(ended) = &line {
                 judge.journalled(ended);
@@ -352,7 +429,7 @@ impl Runner {
             return 0;
         }
         let count = batch.len();
-        for start in batch {
+        for Queued { start, owner } in batch {
             judge.started(&start);
             let lasts = if chance.one_in(8) { chance.below(90_000) } else { chance.below(4_000) };
             let process = Process {
@@ -364,7 +441,7 @@ impl Runner {
             let (key, started_ms, started_boot) = (start.key, now, machine.boot_ms());
             self.known.insert(key, Place::Running);
             let (told, stopping) = (false, None);
-            self.attempts.insert(key, Attempt { start, started_ms, started_boot, told, stopping });
+            self.attempts.insert(key, Attempt { start, owner, started_ms, started_boot, told, stopping });
         }
         count
     }
@@ -372,8 +449,7 @@ impl Runner {
     /// Is anything gathered that a turn's end would do?
     pub(super) fn has_turn(&self) -> bool {
         let unsent = self.connections.iter().any(|connection| !connection.unsent.is_empty());
-        let starts = !self.queue.is_empty() && self.attempts.len() < self.slots;
-        !self.lines.is_empty() || unsent || starts
+        !self.lines.is_empty() || unsent || !self.startable().is_empty()
     }
 
     pub(super) fn has_flying(&self) -> bool {
@@ -434,6 +510,7 @@ fn describe(message: &ToRunner) -> String {
         ToRunner::Ack { keys } => {
             format!("Ack {}", keys.iter().map(|k| name(*k)).collect::<Vec<_>>().join(" "))
         }
+        ToRunner::HandOver { keep_ms } => format!("HandOver {keep_ms}"),
     }
 }
 
@@ -442,6 +519,8 @@ fn told(message: &FromRunner) -> String {
         FromRunner::Welcome { attempts, .. } => format!("Welcome, {} known", attempts.len()),
         FromRunner::Refused { epoch } => format!("Refused, {epoch} is here"),
         FromRunner::Unfit { protocol, .. } => format!("Unfit, it speaks {protocol}"),
+        FromRunner::WrongDirectory { .. } => "WrongDirectory".to_owned(),
+        FromRunner::HandOverReady => "HandOverReady".to_owned(),
         FromRunner::Started { key, .. } => format!("Started {}", name(*key)),
         FromRunner::Ended(ended) => format!("Ended {} {:?}", name(ended.key), ended.outcome),
     }

@@ -376,7 +376,10 @@ impl World {
                 self.end_runner();
                 self.end_coordinator(false);
             }
-            Fault::Disconnect => self.runner.iter_mut().for_each(Runner::lose_connection),
+            Fault::Disconnect => {
+                let (machine, remains) = (&self.machine, &mut self.remains);
+                self.runner.iter_mut().for_each(|runner| runner.lose_connection(machine, remains));
+            }
             Fault::ClockSet(ms) => {
                 self.machine.set(ms);
                 self.judge.clock_set();
