@@ -70,6 +70,16 @@ impl Refusal {
         Self { code, message: message.into(), hint: None, details: Value::Null }
     }
 
+    /// Nothing was done, because the coordinator goes: asked again of the next one, it is.
+    pub fn leaving(message: &str) -> Self {
+        Self::new(ErrorCode::Unavailable, message).details(serde_json::json!({"leaving": true}))
+    }
+
+    /// May the next coordinator be asked the same?
+    pub fn is_leaving(&self) -> bool {
+        self.code == ErrorCode::Unavailable && self.details["leaving"] == true
+    }
+
     /// There is no room for `what` on the disk.
     pub fn disk_full(what: &str) -> Self {
         Self::new(ErrorCode::DiskFull, format!("no room for {what}: the disk is full"))

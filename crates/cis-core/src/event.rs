@@ -8,13 +8,13 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::id::{Position, RunKey, TaskIx, Version};
+use crate::id::{Fence, Position, RunKey, TaskIx, Version};
 use crate::run::{RunMove, RunStatus, StopReason};
 use crate::source::Timestamp;
 use crate::task::{TaskMove, TaskStatus};
 
 pub use name::{CREATE, EventName, PRUNE, PRUNED, PUBLISH, UnknownEventName, table};
-pub use subject::SubjectKind;
+pub use subject::{Subject, SubjectKind};
 
 /// One state change of a run or of one of its tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -25,6 +25,15 @@ pub struct Event {
     /// The version the subject has after it.
     pub version: Version,
     pub change: Change,
+    /// The identity that asked for it; none where the node itself did it, or it followed from another change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<String>,
+    /// Of a claim from outside: its holder, as people see it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// And its fence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<Fence>,
     /// What else there is to say: attempt, exit code, cause.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub data: Value,

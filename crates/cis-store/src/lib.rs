@@ -1,7 +1,7 @@
-//! Where the state of CIS lives: the [`Store`] port, its types, and the embedded SQLite side of it.
+//! Where the state of CIS lives: one SQLite file, the operations on it, and what is read from it.
 //!
 //! ```text
-//!   engine ── Store operations ──► writer thread ──► BEGIN; op, op, op …; COMMIT ──► answers
+//!   engine ── operations ───────► writer thread ──► BEGIN; op, op, op …; COMMIT ──► answers
 //!   CLI ───── Reader ────────────► read-only snapshots of the same file
 //! ```
 //!
@@ -11,9 +11,16 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`port`] | the operations, what they take and answer |
-//! | [`sqlite`] | the embedded store |
+//! | [`rows`] | what is read: what the API shows, with the keys that lead on |
+//! | `sqlite` | the store itself: [`SqliteStore`] writes, [`Reader`] reads |
 
 pub mod port;
-pub mod sqlite;
+pub mod rows;
+mod sqlite;
 
-pub use port::{Store, StoreError};
+pub use port::{CoordinatorStore, StoreError};
+pub use sqlite::{
+    AttemptLine, AttemptOf, Chunks, Copy, DagFilter, Durability, Label, Moment, Notice, Offer, PinnedSkill,
+    Pulse, RESERVE, RESERVE_BYTES, RESTORE_LEAP, Reader, SqliteStore, Tombstone, Writer, Written, census,
+    check, converted_epoch, fences_used_up,
+};

@@ -13,10 +13,7 @@ use cis_core::access::Caller;
 use cis_core::dag::Dag;
 use cis_core::dag::plan::Plan;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{
-    DagId, Epoch, ExecutionId, Fence, Position, Revision, RunId, RunKey, Scope, TaskId, TaskIx,
-};
-use cis_core::notice::Way;
+use cis_core::id::{DagId, Epoch, ExecutionId, Fence, Revision, RunId, RunKey, Scope, TaskId, TaskIx};
 use cis_core::retry::Failure;
 use cis_core::review::ReviewId;
 use cis_core::run::{RunStatus, StopReason};
@@ -41,6 +38,9 @@ pub enum StoreError {
     /// What the database holds cannot be; nothing changed, and nothing should before somebody has looked at it.
     #[error("{0}")]
     Damaged(String),
+    /// The database was made by an earlier version; a writer of this one brings it up to date.
+    #[error("the database is of an earlier version (schema {0})")]
+    Outdated(usize),
     /// The disk is full; nothing changed.
     #[error("the disk is full")]
     Full,
@@ -63,6 +63,8 @@ impl From<StoreError> for Refusal {
                 Self::new(ErrorCode::Unavailable, format!("the database failed: {why}"))
             }
             StoreError::Damaged(why) => damaged(&why),
+            StoreError::Outdated(_) => Self::new(ErrorCode::Unavailable, e.to_string())
+                .hint("`cis node start`, or any `cis run`, brings it up to date"),
             StoreError::Full => Self::disk_full("the database"),
             StoreError::ReadOnly => {
                 Self::new(ErrorCode::Unavailable, "the database cannot be written: its disk is read-only")
@@ -70,7 +72,7 @@ impl From<StoreError> for Refusal {
             }
             StoreError::Lost(why) => Self::new(ErrorCode::Unavailable, why)
                 .hint("look after the disk, then start again: what was acknowledged is taken up from there"),
-            StoreError::Closed => Self::new(ErrorCode::Unavailable, "the store is closed"),
+            StoreError::Closed => Self::leaving("the store is closed"),
         }
     }
 }
@@ -85,79 +87,29 @@ pub fn damaged(why: &str) -> Refusal {
 /// What an operation answers.
 pub type Answer<T> = Result<T, StoreError>;
 
-/// The operations the engine is built on.
-pub trait Store: Send + Sync + 'static {
-    /// Begins a coordinator's life: a higher epoch, and every attempt the store believes is live. Leases of an earlier
-    /// boot get one fresh term.
+/// What the coordinator's loop asks of a store. The simulation holds it up, and kills it, before and after each of these;
+/// what callers ask for goes to the store itself.
+pub trait CoordinatorStore: Send + Sync + 'static {
+    /// Begins a coordinator's epoch: a higher one, and every attempt the store believes is live. Leases of an earlier boot get
+    /// one fresh term.
     fn open_epoch(&self, now: Timestamp, boot: Boot) -> impl Future<Output = Answer<Opening>> + Send;
-    /// Publishes a definition; the same content again is the same revision.
-    fn publish(&self, request: Publish) -> impl Future<Output = Answer<Once<Published>>> + Send;
-    /// Decides about a DAG's latest revision and starts it if that confirms it: one transaction. The same decision
-    /// again answers the same run.
-    fn decide(&self, request: Decide) -> impl Future<Output = Answer<Once<Decided>>> + Send;
-    /// Confirms or rejects a revision; the same decision again is the same answer.
-    fn settle(&self, request: Settle) -> impl Future<Output = Answer<Settled>> + Send;
-    /// Approves or rejects a task that waits for a person; the same decision again is the same answer.
-    fn approve(&self, request: Approve) -> impl Future<Output = Answer<Once<Approved>>> + Send;
-    /// Creates a run of a confirmed revision; the same run id again is the same run.
-    fn start_run(&self, request: StartRun) -> impl Future<Output = Answer<Once<RunRef>>> + Send;
     /// Records how attempts ended, lets their dependents go, and claims what is next: one transaction.
     fn advance(&self, request: Advance) -> impl Future<Output = Answer<Advanced>> + Send;
-    /// Claims tasks for somebody outside, under a lease; the same claim again is answered with the same tasks.
-    fn claim_work(&self, request: ClaimWork) -> impl Future<Output = Answer<Vec<Held>>> + Send;
-    /// Extends a lease that is alive.
-    fn heartbeat(
-        &self,
-        holding: Holding,
-        term: Option<Millis>,
-    ) -> impl Future<Output = Answer<Heartbeat>> + Send;
-    /// Notes how far a holder is; changes no state.
-    fn note_progress(&self, holding: Holding, note: Progress) -> impl Future<Output = Answer<()>> + Send;
-    /// Records what a holder's attempt came to; the same result again is the same answer.
-    fn conclude(&self, request: Conclude) -> impl Future<Output = Answer<Once<Concluded>>> + Send;
-    /// Commits that a run is to stop, for a reason.
-    fn stop_run(&self, request: StopRun) -> impl Future<Output = Answer<Once<RunStatus>>> + Send;
-    /// Lets nothing more of a run be claimed, or lets it be again; what is live goes on.
-    fn pause_run(
-        &self,
-        run: RunKey,
-        paused: bool,
-        now: Timestamp,
-    ) -> impl Future<Output = Answer<RunStatus>> + Send;
-    /// The same for everything in a scope; false if that changes nothing.
-    fn pause_scope(
-        &self,
-        scope: Scope,
-        paused: bool,
-        now: Timestamp,
-    ) -> impl Future<Output = Answer<bool>> + Send;
+    /// Notes that processes have started; changes no state.
+    fn note_started(&self, started: Vec<Started>, now: Timestamp) -> impl Future<Output = Answer<()>> + Send;
     /// Does one bounded chunk of the large steps that are under way.
     fn work(&self, now: Timestamp) -> impl Future<Output = Answer<Worked>> + Send;
     /// Does what has become due: backoffs over, timeouts, leases that ran out, expiries. Refused to a coordinator whose
-    /// life is over: it may have looked at its clocks long ago.
+    /// epoch is over: it may have looked at its clocks long ago.
     fn sweep(
         &self,
         epoch: Epoch,
         now: Timestamp,
         since_boot: BootTime,
     ) -> impl Future<Output = Answer<Swept>> + Send;
-    /// Removes one bounded chunk of runs that are over and that nothing needs any more.
-    fn prune(&self, request: Prune) -> impl Future<Output = Answer<Pruned>> + Send;
-    /// Lets somebody call.
-    fn create_token(&self, token: NewToken) -> impl Future<Output = Answer<()>> + Send;
-    /// Takes that back; false if there is nothing to take back.
-    fn revoke_token(&self, token_id: String, now: Timestamp) -> impl Future<Output = Answer<bool>> + Send;
-    /// Notes what came of trying to tell somebody of an event. One that is settled already stays as it is.
-    fn settle_notice(
-        &self,
-        of: Position,
-        way: Way,
-        tried: Tried,
-        now: Timestamp,
-    ) -> impl Future<Output = Answer<()>> + Send;
-    /// Notes that processes have started; changes no state.
-    fn note_started(&self, started: Vec<Started>, now: Timestamp) -> impl Future<Output = Answer<()>> + Send;
-    /// Waits until the store can be used no more, and says why: it may be somebody else's write that failed.
+    /// Commits that a run is to stop, for a reason.
+    fn stop_run(&self, request: StopRun) -> impl Future<Output = Answer<Once<RunStatus>>> + Send;
+    /// Waits until the store can be used no more, and says why: another caller's write may have failed.
     fn lost(&self) -> impl Future<Output = StoreError> + Send {
         std::future::pending()
     }
@@ -230,6 +182,16 @@ pub struct Once<T> {
 }
 
 impl<T> Once<T> {
+    /// An answer that was given now.
+    pub fn new(answer: T) -> Self {
+        Self { answer: Ok(answer), replayed: false }
+    }
+
+    /// The same with another answer in place of a good one.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Once<U> {
+        Once { answer: self.answer.map(f), replayed: self.replayed }
+    }
+
     /// The answer alone.
     pub fn plain(self) -> Answer<T> {
         Ok(self.answer?)
@@ -369,6 +331,8 @@ pub struct StopRun {
     pub key: Option<IdempotencyKey>,
     pub run: RunKey,
     pub reason: StopReason,
+    /// The caller that asks for it; none where the node itself does.
+    pub by: Option<String>,
     pub now: Timestamp,
 }
 
@@ -486,6 +450,8 @@ pub struct RunInfo {
     /// See [`StartRun::at_node`].
     pub at_node: bool,
     pub traceparent: Option<String>,
+    /// At most so many of its tasks are under way at once.
+    pub max_parallel: Option<u32>,
     pub params: Value,
     pub definition: Arc<Definition>,
 }

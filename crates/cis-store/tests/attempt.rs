@@ -8,8 +8,8 @@ use cis_core::dag::{Kind, Task};
 use cis_core::error::ErrorCode;
 use cis_core::id::{Fence, Scope};
 use cis_core::source::{BootTime, Millis, Timestamp};
-use cis_store::port::{ClaimWork, Holding, Settle, Store, StoreError};
-use cis_store::sqlite::{Durability, Reader, SqliteStore};
+use cis_store::port::{ClaimWork, CoordinatorStore as _, Holding, Settle, StoreError};
+use cis_store::{Durability, Reader, SqliteStore};
 use serde_json::json;
 use support::{dag, publish, run_id, start, task};
 

@@ -14,9 +14,9 @@ use cis_core::id::{Epoch, Position};
 use cis_core::retry::Failure;
 use cis_core::run::StopReason;
 use cis_core::source::Timestamp;
-use cis_store::port::{Advance, Advanced, Claim, Ending, Settle, StopRun, Store};
-use cis_store::sqlite::check::{self, Check};
-use cis_store::sqlite::{Copy, Durability, Label, Moment, Reader, SqliteStore};
+use cis_store::check::{self, Check};
+use cis_store::port::{Advance, Advanced, Claim, CoordinatorStore as _, Ending, Settle, StopRun};
+use cis_store::{Copy, Durability, Label, Moment, Reader, SqliteStore};
 use cis_store::{StoreError, port};
 use rusqlite::Connection;
 use support::{dag, failed, publish, report, retry, run_id, start, task, with};
@@ -68,7 +68,7 @@ fn eventful(file: &Path) {
         claim(&store, epoch, 1).await;
         let stopped = go(&store, "stopped", vec![task("a", &[])], 3).await.key;
         store
-            .stop_run(StopRun { key: None, run: stopped, reason: StopReason::Cancel, now: NOW })
+            .stop_run(StopRun { key: None, run: stopped, reason: StopReason::Cancel, by: None, now: NOW })
             .await
             .unwrap();
         while store.work(NOW).await.unwrap().more {}

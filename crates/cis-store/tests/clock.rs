@@ -15,9 +15,10 @@ use cis_core::notice::{Occasion, Wanted, Way};
 use cis_core::retry::Failure;
 use cis_core::source::{BootTime, Clock, Millis, Timestamp};
 use cis_store::port::{
-    Advance, Boot, Claim, ClaimWork, Decide, IdempotencyKey, Publish, Settle, Store, StoreError, Swept,
+    Advance, Boot, Claim, ClaimWork, CoordinatorStore as _, Decide, IdempotencyKey, Publish, Settle,
+    StoreError, Swept,
 };
-use cis_store::sqlite::{Durability, Reader, SqliteStore, check};
+use cis_store::{Durability, Reader, SqliteStore, check};
 use rusqlite::Connection;
 use serde_json::json;
 use support::{dag, failed, publish, question, report, retry, run_id, start, task, with};

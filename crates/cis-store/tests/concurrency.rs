@@ -17,10 +17,10 @@ use cis_core::retry::Failure;
 use cis_core::run::StopReason;
 use cis_core::source::Timestamp;
 use cis_store::port::{
-    Advance, Answer, Claim, Claimed, Ending, Once, Publish, Published, Recorded, RevisionStatus, RunRef,
-    Settle, StopRun, Store, StoreError,
+    Advance, Answer, Claim, Claimed, CoordinatorStore as _, Ending, Once, Publish, Published, Recorded,
+    RevisionStatus, RunRef, Settle, StopRun, StoreError,
 };
-use cis_store::sqlite::{Durability, Reader, SqliteStore, check};
+use cis_store::{Durability, Reader, SqliteStore, check};
 use support::{dag, report, retry, task, with};
 
 const CALLERS: usize = 32;
@@ -42,7 +42,7 @@ fn some_dag(name: &str, variant: usize) -> Dag {
 }
 
 fn cancel(run: RunKey) -> StopRun {
-    StopRun { key: None, run, reason: StopReason::Cancel, now: NOW }
+    StopRun { key: None, run, reason: StopReason::Cancel, by: None, now: NOW }
 }
 
 /// Looks at snapshots until told to stop; answers how many it saw.

@@ -13,12 +13,10 @@ use cis_core::id::{Epoch, ExecutionId, Fence};
 use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{
-    Advance, Answer, Boot, Claim, ClaimWork, Claimed, Conclude, Ending, Held, Holding, Opening, Progress,
-    Recorded, Settle, Store, StoreError,
+    Advance, Answer, Boot, Claim, ClaimWork, Claimed, Conclude, CoordinatorStore as _, Ending, Held, Holding,
+    Opening, Progress, Recorded, Settle, StoreError,
 };
-use cis_store::sqlite::{
-    Chunks, Copy, Durability, RESTORE_LEAP, Reader, SqliteStore, check, converted_epoch,
-};
+use cis_store::{Chunks, Copy, Durability, RESTORE_LEAP, Reader, SqliteStore, check, converted_epoch};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use support::{dag, publish, report, start, task};
@@ -131,7 +129,7 @@ fn external(id: &str) -> Task {
     Task { kind: Kind::External { input: Box::new(json!({})) }, ..task(id, &[]) }
 }
 
-/// What `work` does in a store of the version before, in its `epoch`th life.
+/// What `work` does in a store of the last version that counted fences otherwise, in its `epoch`th life.
 fn old_store<T>(file: &Path, epoch: i64, work: impl FnOnce(&Bed) -> T) -> T {
     let bed = Bed::open(file);
     let done = work(&bed);
@@ -145,8 +143,9 @@ fn aged(fence: Fence, epoch: i64) -> Fence {
     Fence((epoch << OLD_BITS) | (fence.0 & i64::from(Fence::COUNT_MAX)))
 }
 
-/// Makes a store of the version before of one that has had one life. The tables are the same.
+/// Makes a store of the last version that counted fences otherwise of one that has had one life.
 fn age(file: &Path, epoch: i64) {
+    support::earlier::written_by(12, file);
     let conn = Connection::open(file).unwrap();
     let old = format!("(({epoch} << {OLD_BITS}) | (fence & {}))", Fence::COUNT_MAX);
     for table in ["task_executions", "leases", "notes"] {
@@ -163,8 +162,6 @@ fn age(file: &Path, epoch: i64) {
         conn.execute("UPDATE idempotency_keys SET answer = ?2 WHERE key = ?1", [key, answer]).unwrap();
     }
     conn.execute("UPDATE counters SET value = ?1 WHERE name = 'coordinator_epoch'", [epoch]).unwrap();
-    let version: u32 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-    conn.pragma_update(None, "user_version", version - 1).unwrap();
 }
 
 fn code<T: std::fmt::Debug>(answer: Answer<T>) -> ErrorCode {

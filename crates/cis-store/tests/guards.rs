@@ -10,9 +10,10 @@ use cis_core::retry::Failure;
 use cis_core::run::StopReason;
 use cis_core::source::Timestamp;
 use cis_store::port::{
-    Advance, Answer, Claim, Claimed, Ending, Recorded, RunRef, Settle, Started, StopRun, Store, StoreError,
+    Advance, Answer, Claim, Claimed, CoordinatorStore as _, Ending, Recorded, RunRef, Settle, Started,
+    StopRun, StoreError,
 };
-use cis_store::sqlite::{Durability, SqliteStore};
+use cis_store::{Durability, SqliteStore};
 use rusqlite::Connection;
 use support::{dag, failed, publish, report, run_id, start, task};
 
@@ -95,7 +96,7 @@ fn a_task_is_moved_from_where_it_stood() {
         [("version = version + 1", false), ("status = 'cancelling'", false), ("cause = 'x'", true)]
     {
         let bed = Bed::new();
-        let stop = StopRun { key: None, run: bed.run.key, reason: StopReason::Cancel, now: NOW };
+        let stop = StopRun { key: None, run: bed.run.key, reason: StopReason::Cancel, by: None, now: NOW };
         bed.runtime.block_on(bed.store.stop_run(stop)).unwrap();
         bed.meddle(meddled);
         let before = bed.row();

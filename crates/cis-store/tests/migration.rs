@@ -7,10 +7,21 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
+use cis_core::dag::{Kind, Task};
+use cis_core::id::Position;
 use cis_core::review::{ReviewId, ReviewKind};
+use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_store::StoreError;
-use cis_store::sqlite::{Durability, Reader, SqliteStore};
+use cis_store::port::{
+    Advance, Claim, ClaimWork, Conclude, CoordinatorStore as _, Ending, Held, Holding, Settle,
+};
+use cis_store::{Durability, Reader, SqliteStore, check};
 use rusqlite::Connection;
+use serde_json::json;
+use support::earlier::{migrated, migrations, written_by};
+use support::{dag, publish, report, run_id, start, task, with};
+
+const NOW: Timestamp = Timestamp(1_000_000);
 
 fn created(dir: &Path) -> PathBuf {
     let file = dir.join("dag.db");
@@ -40,24 +51,6 @@ fn words<T>(answer: Result<T, StoreError>) -> String {
         Err(other) => panic!("not a failure of the database: {other}"),
         Ok(_) => panic!("opened"),
     }
-}
-
-/// Every migration there is, in order.
-fn migrations() -> Vec<String> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sqlite/schema");
-    let mut paths: Vec<PathBuf> = dir.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.retain(|path| !path.ends_with("whole.sql"));
-    paths.sort();
-    paths.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
-}
-
-/// An empty file after these migrations, one after the other.
-fn migrated(file: &Path, migrations: &[String]) {
-    let conn = Connection::open(file).unwrap();
-    for sql in migrations {
-        conn.execute_batch(sql).unwrap();
-    }
-    conn.pragma_update(None, "user_version", migrations.len()).unwrap();
 }
 
 fn counters(file: &Path) -> Vec<(String, i64)> {
@@ -138,6 +131,178 @@ fn what_waited_before_there_were_review_ids_gets_one() {
     assert_eq!(ids(), given, "and keeps it");
 }
 
+/// The version before leases of anything and actors of events.
+const BEFORE_ACTORS: usize = 13;
+
+#[test]
+fn run_in_flight_of_the_version_before_goes_on_with_its_leases() {
+    let (dir, runtime) = (support::dir(), support::runtime());
+    let file = dir.path().join("dag.db");
+    let claiming = |epoch| Claim {
+        epoch,
+        holder: "local".into(),
+        limit: 1,
+        kinds: vec!["shell"],
+        scopes: None,
+        capabilities: Vec::new(),
+    };
+    let holding = |held: &Held| Holding {
+        execution: held.claim.execution,
+        fence: held.claim.fence,
+        identity: "ann".into(),
+        scopes: None,
+        now: NOW,
+        since_boot: BootTime(NOW.0),
+    };
+    let (own, held) = runtime.block_on(async {
+        let store = SqliteStore::open(&file, Durability::Process).unwrap();
+        let epoch = store.open_epoch(NOW, support::boot(NOW)).await.unwrap().epoch;
+        let external = |id| Task { kind: Kind::External { input: Box::new(json!({})) }, ..task(id, &[]) };
+        let timed = with(external("timed"), |more| more.timeout = Some(Millis(50_000)));
+        let request =
+            publish(&dag("d", vec![task("own", &[]), external("held"), timed, task("last", &[0, 1])]), NOW);
+        let published = store.publish(request).await.unwrap().plain().unwrap();
+        let (definition, content_hash) = (published.definition, published.content_hash);
+        let settle = Settle { definition, content_hash, confirm: true, by: "bea".into(), now: NOW };
+        store.settle(settle).await.unwrap();
+        store.start_run(start(definition, run_id(1), NOW)).await.unwrap().plain().unwrap();
+        let advance = Advance { reports: vec![], claim: Some(claiming(epoch)), now: NOW };
+        let own = store.advance(advance).await.unwrap().claimed.remove(0);
+        let claim = ClaimWork {
+            claim_id: Some("one".into()),
+            identity: "ann".into(),
+            worker: "ann's laptop".into(),
+            limit: 9,
+            scopes: None,
+            capabilities: Vec::new(),
+            term: Millis(10_000),
+            now: NOW,
+            since_boot: BootTime(NOW.0),
+        };
+        let held = store.claim_work(claim).await.unwrap();
+        store.close();
+        (own, held)
+    });
+    written_by(BEFORE_ACTORS, &file);
+    let leases = |file: &Path, key: &str| {
+        let conn = Connection::open(file).unwrap();
+        let sql = format!(
+            "SELECT json_array({key}, fence, identity, term_ms, boot_id, expires, deadline) FROM leases ORDER BY fence"
+        );
+        answers(&conn, &sql)
+    };
+    let before = leases(&file, "execution_id");
+    assert_eq!((version(&file), before.len()), (13, 2));
+
+    let store = SqliteStore::open(&file, Durability::Process).unwrap();
+    assert_eq!(leases(&file, "subject_key"), before);
+    let reader = Reader::open(&file).unwrap();
+    assert_eq!(check::violations(&reader).unwrap(), [""; 0]);
+    runtime.block_on(async {
+        let opening = store.open_epoch(NOW, support::boot(NOW)).await.unwrap();
+        assert_eq!(opening.live.iter().map(|live| live.fence).collect::<Vec<_>>(), [own.fence]);
+        let beat = store.heartbeat(holding(&held[0]), None).await.unwrap();
+        assert_eq!((beat.expires, beat.cancel), (BootTime(NOW.0 + 10_000), false));
+        let conclude = |held: &Held| Conclude {
+            key: None,
+            holding: holding(held),
+            ending: Ending::Succeeded,
+            exit_code: None,
+            error: String::new(),
+            outputs: None,
+            output: String::new(),
+            log_bytes: 0,
+            random: 0,
+        };
+        store.conclude(conclude(&held[0])).await.unwrap().plain().unwrap();
+        let reports = vec![report(&own, Ending::Succeeded, NOW)];
+        let advance = Advance { reports, claim: Some(claiming(opening.epoch)), now: NOW };
+        let last = store.advance(advance).await.unwrap().claimed.remove(0);
+        let reports = vec![report(&last, Ending::Succeeded, NOW)];
+        store.advance(Advance { reports, claim: None, now: NOW }).await.unwrap();
+        // The other one says nothing more: it is found when its lease has run out.
+        let later = BootTime(NOW.0 + 10_000);
+        let swept = store.sweep(opening.epoch, NOW, later).await.unwrap();
+        assert!(swept.ended.is_empty());
+    });
+    assert_eq!(leases(&file, "subject_key"), [""; 0]);
+    assert_eq!(check::violations(&reader).unwrap(), [""; 0]);
+    let log = reader.log(Position(0), 100).unwrap();
+    let told = |line: &cis_api::event::Event| {
+        let by = line.actor.as_ref().map_or(String::new(), |actor| format!(" by {actor}"));
+        format!("{} {}{by}", line.name, line.subject)
+    };
+    assert_eq!(
+        log.iter().map(told).collect::<Vec<_>>(),
+        [
+            // What the version before wrote: who published and decided is among the rest of it.
+            "dag.published d by ann",
+            "dag.confirmed d by bea",
+            "run.created d#1",
+            "task.claimed d#1/own",
+            "run.started d#1",
+            "task.claimed d#1/held",
+            "task.claimed d#1/timed",
+            // And this one.
+            "task.completed d#1/held by ann",
+            "task.completed d#1/own",
+            "task.ready d#1/last",
+            "task.claimed d#1/last",
+            "task.completed d#1/last",
+            "task.retrying d#1/timed",
+        ]
+    );
+    drop(reader);
+    store.close();
+}
+
+#[test]
+fn event_is_about_one_subject_of_any_kind() {
+    let dir = support::dir();
+    let conn = Connection::open(created(dir.path())).unwrap();
+    let add = |columns: &str, values: &str| {
+        let sql = format!(
+            "INSERT INTO events (version, step, status, at, {columns}) VALUES (1, 's', 's', 1, {values})"
+        );
+        conn.execute(&sql, []).is_ok()
+    };
+    assert!(add("run_key", "1") && add("run_key, task_ix", "1, 0") && add("definition_key", "1"));
+    assert!(add("subject_key", "1"));
+    assert!(!add("task_ix", "1") && !add("run_key, definition_key", "1, 1"));
+    assert!(!add("run_key, subject_key", "1, 1") && !add("definition_key, subject_key", "1, 1"));
+}
+
+#[test]
+fn leases_are_found_by_index() {
+    let dir = support::dir();
+    let conn = Connection::open(created(dir.path())).unwrap();
+    for (sql, index) in [
+        (
+            "DELETE FROM leases WHERE subject_kind = 'task' AND subject_key = 1 AND fence = 1",
+            "USING PRIMARY KEY",
+        ),
+        (
+            "SELECT 1 FROM task_executions t INDEXED BY tasks_live CROSS JOIN leases l
+                 ON l.subject_kind = 'task' AND l.subject_key = t.execution_id WHERE t.run_key = 1
+                 AND t.status IN ('running', 'cancelling')",
+            "SEARCH l USING PRIMARY KEY (subject_kind=? AND subject_key=?)",
+        ),
+        (
+            "SELECT min(expires) FROM leases WHERE subject_kind = 'task'",
+            "USING COVERING INDEX leases_expiring (subject_kind=?)",
+        ),
+        (
+            "SELECT min(deadline) FROM leases WHERE subject_kind = 'task' AND deadline IS NOT NULL",
+            "USING COVERING INDEX leases_overdue (subject_kind=? AND deadline>?)",
+        ),
+    ] {
+        let mut plan = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let steps = plan.query_map([], |row| row.get::<_, String>(3)).unwrap();
+        let steps: Vec<String> = steps.map(Result::unwrap).collect();
+        assert!(steps.iter().any(|step| step.contains(index)), "{sql}: {steps:?}");
+    }
+}
+
 #[test]
 fn every_store_draws_a_secret_of_its_own_and_keeps_it() {
     let (one, two) = (support::dir(), support::dir());
@@ -190,8 +355,11 @@ fn an_older_file_is_read_only_after_a_write_has_migrated_it() {
     let dir = support::dir();
     let file = dir.path().join("dag.db");
     set_version(&file, 0);
-    let told = words(Reader::open(&file));
-    assert!(told.contains("schema version 0") && told.contains("bring it up to date"), "{told}");
+    let outdated = Reader::open(&file).unwrap_err();
+    assert!(Reader::is_outdated(&outdated), "{outdated}");
+    let told = cis_core::error::Refusal::from(outdated);
+    assert!(told.message.contains("earlier version (schema 0)"), "{told}");
+    assert!(told.hint.unwrap().contains("brings it up to date"));
     created(dir.path());
     Reader::open(&file).expect("up to date now");
 }

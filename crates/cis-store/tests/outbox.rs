@@ -8,8 +8,8 @@ use cis_core::notice::{Occasion, Wanted, Way};
 use cis_core::retry::Failure;
 use cis_core::run::StopReason;
 use cis_core::source::Timestamp;
-use cis_store::port::{Advance, Claim, Ending, RunRef, Settle, StopRun, Store, Tried};
-use cis_store::sqlite::{Durability, Notice, Reader, SqliteStore};
+use cis_store::port::{Advance, Claim, CoordinatorStore as _, Ending, RunRef, Settle, StopRun, Tried};
+use cis_store::{Durability, Notice, Reader, SqliteStore};
 use support::{dag, failed, publish, report, run_id, start, task};
 
 const NOW: Timestamp = Timestamp(1_000_000);
@@ -76,7 +76,7 @@ impl Bed {
     fn told(&self) -> Vec<String> {
         let mut notices = self.reader.notices(100).unwrap();
         notices.sort_by_key(|notice| notice.event.position);
-        let line = |n: &Notice| format!("{} {} {}", n.event.subject(), n.occasion.word(), n.way.word());
+        let line = |n: &Notice| format!("{} {} {}", n.event.subject, n.occasion.word(), n.way.word());
         notices.iter().map(line).collect()
     }
 }
@@ -94,6 +94,7 @@ fn notices_are_kept_of_what_is_wanted_by_each_way() {
             key: None,
             run: run.key,
             reason: StopReason::Cancel,
+            by: None,
             now: NOW,
         }))
         .unwrap();
@@ -151,7 +152,7 @@ fn it_is_known_whether_what_a_notice_is_about_still_stands() {
     assert!(published.is_ok());
     bed.go("d", 1);
     bed.end(Ending::Succeeded);
-    let stands = |notice: &Notice| (notice.event.subject(), notice.stands);
+    let stands = |notice: &Notice| (notice.event.subject.to_string(), notice.stands);
     let told: Vec<_> = bed.reader.notices(9).unwrap().iter().rev().map(stands).collect();
     assert_eq!(told, [("p", true), ("d", false), ("d#1", true)].map(|(what, so)| (what.to_owned(), so)));
 }

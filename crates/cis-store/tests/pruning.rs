@@ -11,9 +11,9 @@ use cis_core::error::ErrorCode;
 use cis_core::id::{Epoch, Position, RunKey};
 use cis_core::notice::{Occasion, Wanted, Way};
 use cis_core::source::Timestamp;
-use cis_store::port::{Advance, Claim, Ending, Prune, Pruned, RunRef, Settle, Store, Tried};
-use cis_store::sqlite::check::{self, Check};
-use cis_store::sqlite::{Chunks, Durability, Reader, SqliteStore};
+use cis_store::check::{self, Check};
+use cis_store::port::{Advance, Claim, CoordinatorStore as _, Ending, Prune, Pruned, RunRef, Settle, Tried};
+use cis_store::{Chunks, Durability, Reader, SqliteStore};
 use rusqlite::Connection;
 use serde_json::json;
 use support::{dag, publish, report, run_id, start, task};
@@ -107,7 +107,7 @@ fn above_its_floor_the_log_tells_everything_at_every_moment() {
         assert!(now >= floor, "it never sinks");
         (floor, chunks) = (now, chunks + 1);
         let told = reader.log(floor, 1_000).unwrap();
-        let shown = |line: &cis_store::sqlite::LogLine| (line.position, line.name, line.subject());
+        let shown = |line: &cis_api::event::Event| (line.position, line.name, line.subject.clone());
         let before: Vec<_> = all.iter().filter(|line| line.position > floor).map(shown).collect();
         let same: Vec<_> = told.iter().filter(|line| line.step != "prune").map(shown).collect();
         assert_eq!(same, before);
@@ -120,7 +120,7 @@ fn above_its_floor_the_log_tells_everything_at_every_moment() {
     let of_runs: Vec<String> = left
         .iter()
         .filter(|line| line.run_id.is_some())
-        .map(|l| format!("{} {}", l.subject(), l.name))
+        .map(|l| format!("{} {}", l.subject, l.name))
         .collect();
     assert_eq!(of_runs, ["kept#1 run.created", "d1#1 run.pruned", "d2#1 run.pruned", "d3#1 run.pruned"]);
     assert_eq!(left.last().unwrap().data["ended_at"], json!(NOW), "as text, whatever is stored");

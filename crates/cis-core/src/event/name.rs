@@ -72,7 +72,7 @@ event_names! {
     TaskWaiting = "task.waiting", "its dependencies are met; a person has to decide";
     TaskApproved = "task.approved", "it was approved: `ready`, or `completed` if that is all it asks for";
     TaskRejected = "task.rejected", "it was rejected";
-    TaskClaimed = "task.claimed", "an attempt begins; `holder` and `fence` say whose it is";
+    TaskClaimed = "task.claimed", "an attempt begins; of one that is claimed from outside, `holder` and `fence` say whose it is";
     TaskRetrying = "task.retrying", "an attempt did not succeed, or was given back; it may be claimed again, from `data.not_before` on";
     TaskCancelling = "task.cancelling", "its attempt was asked to stop";
     TaskCompleted = "task.completed", "an attempt succeeded";

@@ -1,22 +1,13 @@
 //! Decisions about revisions: how they are asked for, what becomes of them, and how they are told.
 
+pub use cis_api::dag::Decision as DecisionLine;
 use cis_core::id::{DagId, Revision, RunId, Scope};
 use cis_core::review::ReviewId;
 pub use cis_core::revision::RevisionStatus;
 use cis_core::source::Timestamp;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::{IdempotencyKey, RunRef};
-
-/// Who decided, when, and with what note.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct DecisionLine {
-    pub decided_by: String,
-    pub decided_at: Timestamp,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
-}
 
 /// A decision about a revision.
 #[derive(Debug, Clone)]

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+pub use cis_api::work::ProgressNote as Note;
 use cis_core::id::{ExecutionId, Fence, Scope};
 use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use super::{Claimed, Ending, IdempotencyKey, RunRef};
 
@@ -37,18 +37,6 @@ pub struct Held {
     pub expires: BootTime,
     /// What those who held it before said of how far they were, oldest first.
     pub handoff: Vec<Note>,
-}
-
-/// What a holder said of its progress.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub struct Note {
-    pub attempt_fence: Fence,
-    pub holder: String,
-    pub at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub percent: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
 }
 
 /// Somebody who says that it holds an attempt.

@@ -9,6 +9,7 @@ use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, Value, json};
 
+use super::events::Told;
 use super::reserve::LOOK_AGAIN;
 use super::tasks::{self, Live, TaskRow};
 use super::tx::{Tx, parsed};
@@ -26,7 +27,7 @@ pub(super) fn advance(tx: &mut Tx<'_>, request: &Advance) -> Answer<Advanced> {
         if report.ending != Ending::Succeeded || !tasks::joins(tx, report.execution)? {
             tasks::tell_ending(tx)?;
         }
-        recorded.push(record(tx, report)?);
+        recorded.push(record(tx, report, None)?);
     }
     tasks::tell_ending(tx)?;
     let full = tx.memory.full;
@@ -36,7 +37,7 @@ pub(super) fn advance(tx: &mut Tx<'_>, request: &Advance) -> Answer<Advanced> {
             tx.due(tx.now.after(LOOK_AGAIN));
             Vec::new()
         }
-        Some(claim) if claim.limit > 0 => claim::claim(tx, claim)?,
+        Some(claim) if claim.limit > 0 => claim::claim(tx, claim, None)?,
         _ => Vec::new(),
     };
     Ok(Advanced {
@@ -50,17 +51,18 @@ pub(super) fn advance(tx: &mut Tx<'_>, request: &Advance) -> Answer<Advanced> {
     })
 }
 
-/// Records how one attempt ended; its dependents are told by [`tasks::tell_ending`].
-pub(super) fn record(tx: &mut Tx<'_>, report: &Report) -> Answer<Recorded> {
+/// Records how one attempt ended, by the word of a holder outside or of the node itself; its dependents are told by
+/// [`tasks::tell_ending`].
+pub(super) fn record(tx: &mut Tx<'_>, report: &Report, by: Option<&str>) -> Answer<Recorded> {
     let Some(mut live) = live(tx, report)? else { return Ok(Recorded::Stale) };
     let overtaken = live.task.status == TaskStatus::Running && report.ending != Ending::Succeeded;
     if overtaken && tx.run(live.task.run)?.is_stopping() {
         // The run's stop has been committed but has not got to this task yet.
-        live.task.status = tasks::move_task(tx, live.task, TaskMove::Cancel, None)?;
+        live.task.status = tasks::move_task(tx, live.task, TaskMove::Cancel, Told::default())?;
         live.task.version.0 += 1;
     }
     let judged = judge(tx, &live, report)?;
-    let status = write(tx, &live, report, judged)?;
+    let status = write(tx, &live, report, judged, by)?;
     let (run, ix) = (live.task.run, live.task.ix);
     if status.is_terminal() {
         tasks::leave_window(tx, run)?;
@@ -140,7 +142,13 @@ fn judge(tx: &mut Tx<'_>, live: &Live, report: &Report) -> Answer<Judged> {
     })
 }
 
-fn write(tx: &mut Tx<'_>, live: &Live, report: &Report, judged: Judged) -> Answer<TaskStatus> {
+fn write(
+    tx: &mut Tx<'_>,
+    live: &Live,
+    report: &Report,
+    judged: Judged,
+    by: Option<&str>,
+) -> Answer<TaskStatus> {
     let (task, Judged { step, wait, free }) = (live.task, judged);
     let to = task.status.after(step).map_err(Refusal::from)?;
     let again = to == TaskStatus::Ready;
@@ -186,7 +194,8 @@ fn write(tx: &mut Tx<'_>, live: &Live, report: &Report, judged: Judged) -> Answe
         ])?;
     tasks::guarded(changed, task)?;
     let data = event_data(live, report, not_before.map(|t| t.0));
-    tx.event(task.run, Some(task.ix), Version(task.version.0 + 1), step.word(), to.word(), data.as_ref())?;
+    let told = Told { data: data.as_ref(), actor: by };
+    tx.event(task.run, Some(task.ix), Version(task.version.0 + 1), step.word(), to.word(), told)?;
     Ok(to)
 }
 

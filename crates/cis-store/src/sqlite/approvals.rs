@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::claim;
 use super::definitions::check_note;
+use super::events::Told;
 use super::reviews;
 use super::runs;
 use super::tasks::{self, TaskRow};
@@ -57,7 +58,7 @@ pub(super) fn ask(tx: &mut Tx<'_>, task: TaskRow) -> Answer<()> {
     tasks::guarded(changed, task)?;
     let version = Version(task.version.0 + 1);
     let data = json!({"review_id": review});
-    tx.event(task.run, Some(task.ix), version, TaskMove::NeedsPerson.word(), to.word(), Some(&data))
+    tx.event(task.run, Some(task.ix), version, TaskMove::NeedsPerson.word(), to.word(), Told::data(&data))
 }
 
 fn question(task: &Task) -> Option<&Approval> {
@@ -201,23 +202,31 @@ fn settle(tx: &mut Tx<'_>, task: TaskRow, asked: &Task, request: &Approve) -> An
     if let Some(note) = &request.note {
         data.insert("note".into(), json!(note));
     }
+    let by = Some(request.by.as_str());
     match (request.approve, question(asked)) {
         (true, Some(question)) => {
             let outputs = (!question.input.is_empty()).then_some(&request.input);
-            complete(tx, task, outputs, Value::Object(data))
+            complete(tx, task, outputs, Told::data(&Value::Object(data)).by(by))
         }
-        (true, None) => tasks::make_ready(tx, task, TaskMove::Approve, Some(&Value::Object(data))),
+        (true, None) => {
+            tasks::make_ready(tx, task, TaskMove::Approve, Told::data(&Value::Object(data)).by(by))
+        }
         (false, _) => {
             let note = request.note.as_ref().map_or_else(String::new, |note| format!(": {note}"));
             let cause = format!("rejected by {}{note}", request.by);
             data.insert("cause".into(), json!(cause));
-            end(tx, task, TaskMove::Reject, &cause, Value::Object(data))
+            end(tx, task, TaskMove::Reject, &cause, Told::data(&Value::Object(data)).by(by))
         }
     }
 }
 
-fn complete(tx: &mut Tx<'_>, task: TaskRow, outputs: Option<&Map<String, Value>>, data: Value) -> Answer<()> {
-    let status = tasks::move_task(tx, task, TaskMove::ApproveAsDone, Some(&data))?;
+fn complete(
+    tx: &mut Tx<'_>,
+    task: TaskRow,
+    outputs: Option<&Map<String, Value>>,
+    told: Told<'_>,
+) -> Answer<()> {
+    let status = tasks::move_task(tx, task, TaskMove::ApproveAsDone, told)?;
     if let Some(outputs) = outputs {
         let text = serde_json::to_string(outputs).unwrap_or_default();
         tx.conn
@@ -229,8 +238,8 @@ fn complete(tx: &mut Tx<'_>, task: TaskRow, outputs: Option<&Map<String, Value>>
 }
 
 /// Ends a task that does not go on.
-fn end(tx: &mut Tx<'_>, task: TaskRow, step: TaskMove, cause: &str, data: Value) -> Answer<()> {
-    let status = tasks::move_task(tx, task, step, Some(&data))?;
+fn end(tx: &mut Tx<'_>, task: TaskRow, step: TaskMove, cause: &str, told: Told<'_>) -> Answer<()> {
+    let status = tasks::move_task(tx, task, step, told)?;
     tx.conn
         .prepare_cached("UPDATE task_executions SET cause = ?2 WHERE execution_id = ?1")?
         .execute(params![task.execution.0, cause])?;
@@ -288,8 +297,10 @@ pub(super) fn no_answer(
     let definition = tx.run(run)?.definition().clone();
     let action = question(&definition.dag.tasks[ix.index()]).map(|question| question.on_timeout);
     match action.unwrap_or_default() {
-        OnTimeout::Fail => end(tx, task, TaskMove::NoAnswer, NO_ANSWER, json!({"cause": NO_ANSWER})),
-        OnTimeout::Approve => complete(tx, task, None, json!({"note": NO_ANSWER})),
+        OnTimeout::Fail => {
+            end(tx, task, TaskMove::NoAnswer, NO_ANSWER, Told::data(&json!({"cause": NO_ANSWER})))
+        }
+        OnTimeout::Approve => complete(tx, task, None, Told::data(&json!({"note": NO_ANSWER}))),
         OnTimeout::Skip => {
             // By no choice of its own: what needs it does not run either.
             let impact = tasks::skip(tx, task, Skip::ByFailure, NO_ANSWER)?;

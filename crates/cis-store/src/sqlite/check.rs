@@ -107,11 +107,12 @@ const MISCOUNTED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions 
 const UNENDED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t USING (run_key)
      WHERE r.completed_at IS NOT NULL AND t.status IN ('pending', 'waiting', 'ready', 'running', 'cancelling')
        AND NOT EXISTS (SELECT 1 FROM steps WHERE steps.run_key = r.run_key)";
-const MISLEASED: &str = "SELECT execution_id FROM leases l LEFT JOIN task_executions t USING (execution_id)
-     WHERE t.status IS NULL OR t.status NOT IN ('running', 'cancelling') OR t.fence <> l.fence
+const MISLEASED: &str = "SELECT l.subject_key FROM leases l LEFT JOIN task_executions t ON t.execution_id = l.subject_key
+     WHERE l.subject_kind = 'task'
+       AND (t.status IS NULL OR t.status NOT IN ('running', 'cancelling') OR t.fence <> l.fence)
      UNION ALL SELECT execution_id FROM task_executions t JOIN queues q USING (queue_key)
      WHERE q.kind = 'external' AND t.status IN ('running', 'cancelling')
-       AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.execution_id = t.execution_id)";
+       AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.subject_kind = 'task' AND l.subject_key = t.execution_id)";
 const UNASKED: &str = "SELECT r.run_key FROM dag_runs r JOIN task_executions t USING (run_key)
      WHERE r.status = 'queued' AND t.asked_at IS NOT NULL";
 const UNHEARD: &str =

@@ -15,10 +15,11 @@ use cis_core::template::is_template;
 use rusqlite::params;
 use serde_json::json;
 
+use super::events::Told;
 use super::memory::QueueName;
 use super::tasks::{self, Fresh, Live, TaskRow};
 use super::tx::Tx;
-use super::{fences, pause};
+use super::{fences, log, pause};
 use crate::port::{Answer, Claim, Claimed};
 
 /// Ready tasks of stopping and paused runs that one claim looks past in one queue. They are on their way out of it, so a
@@ -36,8 +37,8 @@ struct Candidate {
     fresh: Option<Fresh>,
 }
 
-/// Claims up to `claim.limit` tasks.
-pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<Arc<Claimed>>> {
+/// Claims up to `claim.limit` tasks; `by` is the identity that does, if it is not the node itself.
+pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim, by: Option<&str>) -> Answer<Vec<Arc<Claimed>>> {
     tasks::fill_windows(tx)?;
     let (mut candidates, queues) = (Vec::new(), matching_queues(tx, claim)?);
     for queue in &queues {
@@ -55,7 +56,7 @@ pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<Arc<Claimed>>>
     candidates.sort_by_key(|c| (Reverse(c.priority), c.ready_order, c.task.execution));
     let left = candidates.split_off(candidates.len().min(claim.limit as usize));
     tx.fresh.extend(left.into_iter().filter_map(|candidate| candidate.fresh));
-    candidates.iter().map(|candidate| take(tx, candidate, claim)).collect()
+    candidates.iter().map(|candidate| take(tx, candidate, claim, by)).collect()
 }
 
 fn matching_queues(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {
@@ -109,7 +110,7 @@ fn heads(tx: &mut Tx<'_>, queue: i64, limit: u32, into: &mut Vec<Candidate>) -> 
     Ok(())
 }
 
-fn take(tx: &mut Tx<'_>, candidate: &Candidate, claim: &Claim) -> Answer<Arc<Claimed>> {
+fn take(tx: &mut Tx<'_>, candidate: &Candidate, claim: &Claim, by: Option<&str>) -> Answer<Arc<Claimed>> {
     let task = TaskRow { status: TaskStatus::Ready, ..candidate.task };
     let to = task.status.after(TaskMove::Claim).map_err(Refusal::from)?;
     let (fence, attempt) = (fences::grant(tx, claim.epoch)?, candidate.attempt + 1);
@@ -147,8 +148,14 @@ fn take(tx: &mut Tx<'_>, candidate: &Candidate, claim: &Claim) -> Answer<Arc<Cla
     let (ix, moves) = (task.ix, if candidate.fresh.is_some() { 2 } else { 1 });
     let version = Version(task.version.0 + moves);
     // A first attempt is what a claim means; only later ones need a word.
-    let data = (attempt > 1).then(|| json!({"attempt": attempt}));
-    tx.event(task.run, Some(ix), version, TaskMove::Claim.word(), to.word(), data.as_ref())?;
+    let mut data = (attempt > 1).then(|| json!({"attempt": attempt}));
+    // And only of a claim from outside is it worth a word whose it is.
+    if by.is_some() {
+        let data = data.get_or_insert_with(|| json!({}));
+        (data[log::HOLDER], data[log::FENCE]) = (json!(claim.holder), json!(fence));
+    }
+    let told = Told { data: data.as_ref(), actor: by };
+    tx.event(task.run, Some(ix), version, TaskMove::Claim.word(), to.word(), told)?;
     let live = TaskRow { status: to, version, ..task };
     tx.memory
         .live
@@ -167,7 +174,7 @@ pub(super) fn begin_run(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     row.started_at = Some(now);
     row.deadline = row.definition().dag.timeout.map(|limit| now.after(limit));
     let deadline = row.deadline;
-    tx.move_run(run, RunMove::Start, None)?;
+    tx.move_run(run, RunMove::Start, Told::default())?;
     if let Some(at) = deadline {
         tx.due(at);
     }

@@ -15,6 +15,7 @@ use cis_core::source::Timestamp;
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, json};
 
+use super::events::Told;
 use super::reviews;
 use super::runs;
 use super::tx::{Tx, parsed};
@@ -67,13 +68,9 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
     tx.conn
         .prepare_cached("UPDATE dags SET revisions = ?2, updated_at = ?3 WHERE dag_key = ?1")?
         .execute(params![dag_key, revision.0, tx.now.0])?;
-    tx.definition_event(
-        key,
-        1,
-        PUBLISH,
-        RevisionStatus::Pending.word(),
-        &json!({"by": request.by, "review_id": review}),
-    )?;
+    let data = json!({"by": request.by, "review_id": review});
+    let told = Told::data(&data).by(Some(&request.by));
+    tx.definition_event(key, 1, PUBLISH, RevisionStatus::Pending.word(), told)?;
     if let Some(at) = expires_at {
         tx.due(at);
     }
@@ -246,7 +243,8 @@ fn settle_with_note(tx: &mut Tx<'_>, request: &Settle, note: Option<&str>) -> An
     if let Some(note) = note {
         data["note"] = note.into();
     }
-    tx.definition_event(request.definition, version + 1, step.word(), wanted.word(), &data)?;
+    let told = Told::data(&data).by(Some(&request.by));
+    tx.definition_event(request.definition, version + 1, step.word(), wanted.word(), told)?;
     Ok(Settled { status: wanted, changed: true })
 }
 
@@ -388,7 +386,8 @@ pub(super) fn expire(tx: &mut Tx<'_>, definition: i64, version: i64) -> Answer<(
     let (from, step) = (RevisionStatus::Pending, RevisionMove::Expire);
     let to = from.after(step).map_err(Refusal::from)?;
     change_status(tx, definition, version, from, to)?;
-    tx.definition_event(definition, version + 1, step.word(), to.word(), &json!({"by": "cis"}))
+    let data = json!({"by": "cis"});
+    tx.definition_event(definition, version + 1, step.word(), to.word(), Told::data(&data))
 }
 
 fn change_status(

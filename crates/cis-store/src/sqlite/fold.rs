@@ -14,9 +14,10 @@ use cis_core::run::RunStatus;
 use cis_core::task::TaskStatus;
 use rusqlite::{Row, params};
 
-use super::reader::{Reader, RunLine, event};
+use super::reader::{Reader, event};
 use super::tx::parsed;
 use crate::port::Answer;
+use crate::rows::RunRow;
 
 /// Definitions kept parsed; runs of one are mostly neighbours in the log.
 const DEFINITIONS_MAX: usize = 32;
@@ -27,12 +28,12 @@ pub(super) fn unfolded(store: &Reader) -> Answer<Vec<String>> {
     let mut folding = Folding { store, runs, revisions, pruned, wrong: Vec::new() };
     let mut definitions = HashMap::new();
     let mut statement = store.conn.prepare(
-        "SELECT position, run_key, task_ix, version, step, status, at, data, definition_key FROM events
+        "SELECT position, run_key, task_ix, version, step, status, at, data, actor, definition_key FROM events
          ORDER BY position",
     )?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        match row.get(8)? {
+        match row.get(9)? {
             Some(revision) => folding.take_revision(row, revision)?,
             None if folding.was_pruned(row)? => {}
             None => folding.take_run(&event(row)?, &mut definitions)?,
@@ -63,7 +64,7 @@ struct Pruned {
 
 /// A run whose events are not all in yet.
 struct Open {
-    run: RunLine,
+    run: RunRow,
     folded: Folded,
 }
 
@@ -222,7 +223,7 @@ impl Open {
     }
 }
 
-fn rows(store: &Reader, run: &RunLine) -> Answer<Vec<(TaskIx, FoldedTask)>> {
+fn rows(store: &Reader, run: &RunRow) -> Answer<Vec<(TaskIx, FoldedTask)>> {
     let (first, total) = (run.first_execution.0, i64::from(run.total));
     let sql = "SELECT execution_id - ?1, status, version, attempt FROM task_executions
                WHERE execution_id >= ?1 AND execution_id < ?1 + ?2";

@@ -76,7 +76,7 @@ pub(super) fn claim_work(tx: &mut Tx<'_>, request: &ClaimWork) -> Answer<Vec<Hel
         scopes: request.scopes.clone(),
         capabilities: request.capabilities.clone(),
     };
-    let claimed = claim::claim(tx, &claim)?;
+    let claimed = claim::claim(tx, &claim, Some(&request.identity))?;
     let held = claimed.into_iter().map(|claim| lease_out(tx, claim, request)).collect::<Answer<Vec<_>>>()?;
     if let Some(id) = request.claim_id.as_ref().filter(|_| !held.is_empty()) {
         let attempts: Vec<_> = held.iter().map(|held| (held.claim.execution, held.claim.fence)).collect();
@@ -88,15 +88,17 @@ pub(super) fn claim_work(tx: &mut Tx<'_>, request: &ClaimWork) -> Answer<Vec<Hel
 fn lease_out(tx: &mut Tx<'_>, claim: Arc<Claimed>, request: &ClaimWork) -> Answer<Held> {
     let expires = request.since_boot.after(request.term);
     let deadline = claim.task().more().timeout.map(|limit| tx.now.after(limit));
-    tx.conn.prepare_cached("INSERT INTO leases VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute(params![
-        claim.execution.0,
-        claim.fence.0,
-        request.identity,
-        request.term.0,
-        tx.memory.boot_id,
-        expires.0,
-        deadline.map(|t| t.0)
-    ])?;
+    tx.conn.prepare_cached("INSERT INTO leases VALUES ('task', ?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute(
+        params![
+            claim.execution.0,
+            claim.fence.0,
+            request.identity,
+            request.term.0,
+            tx.memory.boot_id,
+            expires.0,
+            deadline.map(|t| t.0)
+        ],
+    )?;
     let handoff = notes(tx, claim.execution, claim.fence)?;
     Ok(Held { claim, term: request.term, expires, handoff })
 }
@@ -112,8 +114,9 @@ fn still_held(
     let row = tx
         .conn
         .prepare_cached(
-            "SELECT t.run_key, t.attempt, l.term_ms, l.expires FROM leases l JOIN task_executions t USING (execution_id)
-             WHERE l.execution_id = ?1 AND l.fence = ?2",
+            "SELECT t.run_key, t.attempt, l.term_ms, l.expires
+             FROM leases l JOIN task_executions t ON t.execution_id = l.subject_key
+             WHERE l.subject_kind = 'task' AND l.subject_key = ?1 AND l.fence = ?2",
         )?
         .query_row(params![execution.0, fence.0], |row| {
             Ok((RunKey(row.get(0)?), row.get(1)?, Millis(row.get(2)?), BootTime(row.get(3)?)))
@@ -164,7 +167,8 @@ pub(super) fn heartbeat(tx: &mut Tx<'_>, holding: &Holding, term: Option<Millis>
     let expires = holding.since_boot.after(term);
     tx.conn
         .prepare_cached(
-            "UPDATE leases SET expires = ?3, term_ms = ?4 WHERE execution_id = ?1 AND fence = ?2",
+            "UPDATE leases SET expires = ?3, term_ms = ?4
+             WHERE subject_kind = 'task' AND subject_key = ?1 AND fence = ?2",
         )?
         .execute(params![holding.execution.0, holding.fence.0, expires.0, term.0])?;
     Ok(Heartbeat { expires, term, cancel })
@@ -214,7 +218,7 @@ pub(super) fn conclude(tx: &mut Tx<'_>, request: &Conclude) -> Answer<Concluded>
         random: request.random,
     };
     let status = match lease(tx, holding, &found) {
-        Ok(_) => end(tx, &report)?,
+        Ok(_) => end(tx, &report, Some(&holding.identity))?,
         Err(_) if is_repeated(tx, &found, &report, &holding.identity)? => found.status,
         Err(refused) => return Err(refused),
     };
@@ -238,14 +242,16 @@ fn is_repeated(tx: &Tx<'_>, task: &Task, report: &Report, identity: &str) -> Ans
     Ok(kept == (Some(identity.to_owned()), advance::cause(report), report.exit_code, outputs))
 }
 
-/// Ends an attempt and its lease.
-fn end(tx: &mut Tx<'_>, report: &Report) -> Answer<TaskStatus> {
+/// Ends an attempt and its lease, by the word of its holder or because time is over.
+fn end(tx: &mut Tx<'_>, report: &Report, by: Option<&str>) -> Answer<TaskStatus> {
     let identity: Option<String> = tx
         .conn
-        .prepare_cached("DELETE FROM leases WHERE execution_id = ?1 AND fence = ?2 RETURNING identity")?
+        .prepare_cached(
+            "DELETE FROM leases WHERE subject_kind = 'task' AND subject_key = ?1 AND fence = ?2 RETURNING identity",
+        )?
         .query_row([report.execution.0, report.fence.0], |row| row.get(0))
         .optional()?;
-    let recorded = advance::record(tx, report)?;
+    let recorded = advance::record(tx, report, by)?;
     tx.conn
         .prepare_cached("UPDATE task_executions SET last_identity = ?2 WHERE execution_id = ?1")?
         .execute(params![report.execution.0, identity])?;
@@ -288,7 +294,8 @@ fn lease(tx: &Tx<'_>, holding: &Holding, task: &Task) -> Answer<Lease> {
     let row = tx
         .conn
         .prepare_cached(
-            "SELECT identity, term_ms, expires FROM leases WHERE execution_id = ?1 AND fence = ?2",
+            "SELECT identity, term_ms, expires FROM leases
+             WHERE subject_kind = 'task' AND subject_key = ?1 AND fence = ?2",
         )?
         .query_row([holding.execution.0, holding.fence.0], |row| {
             Ok((
@@ -315,19 +322,19 @@ fn lease(tx: &Tx<'_>, holding: &Holding, task: &Task) -> Answer<Lease> {
 
 /// Ends the attempts whose lease, or whose own time, has run out.
 pub(super) fn expire(tx: &mut Tx<'_>, since_boot: BootTime) -> Answer<()> {
-    let lost = "SELECT execution_id, fence FROM leases INDEXED BY leases_expiring
-                WHERE expires <= ?1 ORDER BY expires LIMIT 0 + ?2";
+    let lost = "SELECT subject_key, fence FROM leases INDEXED BY leases_expiring
+                WHERE subject_kind = 'task' AND expires <= ?1 ORDER BY expires LIMIT 0 + ?2";
     end_all(tx, lost, since_boot.0, SWEEP_MAX, &failed(Failure::LeaseLost))?;
-    let late = "SELECT execution_id, fence FROM leases INDEXED BY leases_overdue
-                WHERE deadline IS NOT NULL AND deadline <= ?1 ORDER BY deadline LIMIT 0 + ?2";
+    let late = "SELECT subject_key, fence FROM leases INDEXED BY leases_overdue
+                WHERE subject_kind = 'task' AND deadline IS NOT NULL AND deadline <= ?1 ORDER BY deadline LIMIT 0 + ?2";
     end_all(tx, late, tx.now.0, SWEEP_MAX, &failed(Failure::Timeout))
 }
 
 /// Gives back what was held when the migration `fences` numbered fences anew: no holder knows the new number. It costs
 /// the task no try.
 pub(super) fn release_renumbered(tx: &mut Tx<'_>) -> Answer<()> {
-    let renumbered = "SELECT execution_id, fence FROM leases INDEXED BY leases_expiring
-                      WHERE expires = ?1 ORDER BY fence LIMIT 0 + ?2";
+    let renumbered = "SELECT subject_key, fence FROM leases INDEXED BY leases_expiring
+                      WHERE subject_kind = 'task' AND expires = ?1 ORDER BY fence LIMIT 0 + ?2";
     end_all(tx, renumbered, RENUMBERED, i64::MAX, &Ending::Released)
 }
 
@@ -357,7 +364,7 @@ fn end_all(tx: &mut Tx<'_>, due: &str, until: i64, at_most: i64, ending: &Ending
             // Nobody else's lease ends at the same fence: that spreads retries well enough.
             random: fence.0.cast_unsigned(),
         };
-        end(tx, &report)?;
+        end(tx, &report, None)?;
     }
     Ok(())
 }
@@ -367,8 +374,8 @@ pub(super) fn next_due(tx: &Tx<'_>, since_boot: BootTime) -> Answer<Option<Times
     let (expires, deadline): (Option<i64>, Option<i64>) = tx
         .conn
         .prepare_cached(
-            "SELECT (SELECT min(expires) FROM leases),
-                    (SELECT min(deadline) FROM leases WHERE deadline IS NOT NULL)",
+            "SELECT (SELECT min(expires) FROM leases WHERE subject_kind = 'task'),
+                    (SELECT min(deadline) FROM leases WHERE subject_kind = 'task' AND deadline IS NOT NULL)",
         )?
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let expires = expires.map(|at| tx.now.after(BootTime(at).since(since_boot)));
@@ -400,7 +407,7 @@ impl Reader {
             .prepare_cached(
                 "SELECT t.run_key, t.attempt, t.task_id, d.scope, l.identity, l.expires
                  FROM task_executions t JOIN dag_runs r USING (run_key) JOIN dags d USING (dag_key)
-                 LEFT JOIN leases l ON l.execution_id = t.execution_id AND l.fence = ?2
+                 LEFT JOIN leases l ON l.subject_kind = 'task' AND l.subject_key = t.execution_id AND l.fence = ?2
                  WHERE t.execution_id = ?1",
             )?
             .query_row([holding.execution.0, holding.fence.0], |row| {
@@ -424,10 +431,12 @@ impl Reader {
 
     /// What the holders of a run's tasks said last of how far they are.
     pub fn progress(&self, run: RunKey) -> Answer<Vec<(ExecutionId, Note)>> {
+        // `CROSS JOIN`: what is live of this run first; SQLite would begin with every lease there is.
         let mut statement = self.conn.prepare_cached(
             "SELECT n.execution_id, n.fence, n.holder, n.at, n.percent, n.note
-             FROM task_executions t INDEXED BY tasks_live JOIN leases l USING (execution_id)
-             JOIN notes n ON n.execution_id = l.execution_id AND n.fence = l.fence
+             FROM task_executions t INDEXED BY tasks_live
+             CROSS JOIN leases l ON l.subject_kind = 'task' AND l.subject_key = t.execution_id
+             JOIN notes n ON n.execution_id = t.execution_id AND n.fence = l.fence
              WHERE t.run_key = ?1 AND t.status IN ('running', 'cancelling')
                AND n.number = (SELECT max(number) FROM notes m
                                WHERE m.execution_id = n.execution_id AND m.fence = n.fence)",

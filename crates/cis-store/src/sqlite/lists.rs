@@ -1,15 +1,17 @@
 //! Long lists, a page at a time, by keys that only grow: what is added or changed meanwhile is neither missed nor told
 //! twice.
 
+use cis_api::review::PendingRevision;
 use cis_core::id::{Revision, Scope, TaskIx};
 use cis_core::source::Timestamp;
 use cis_core::task::TaskStatus;
 use rusqlite::{Row, params};
 
-use super::reader::{DAG_SQL, DagLine, PendingLine, RUN_SQL, Reader, RunLine, TASK_SQL, TaskLine};
-use super::reader::{dag_line, run_line, task_line};
+use super::reader::{DAG_SQL, RUN_SQL, Reader, TASK_SQL};
+use super::reader::{dag_row, run_row, task_row};
 use super::tx::parsed;
 use crate::port::Answer;
+use crate::rows::{DagRow, PendingRow, RunRow, TaskRow};
 
 /// Which DAGs are wanted; nothing said means all.
 #[derive(Debug, Clone, Default)]
@@ -26,12 +28,12 @@ pub struct DagFilter {
 
 impl Reader {
     /// DAGs, the newest first, older than `before`.
-    pub fn dag_page(&self, filter: &DagFilter, before: Option<i64>, limit: u32) -> Answer<Vec<DagLine>> {
+    pub fn dag_page(&self, filter: &DagFilter, before: Option<i64>, limit: u32) -> Answer<Vec<DagRow>> {
         self.filtered(filter, before, "d.dag_key", limit)
     }
 
     /// DAGs, most recently touched first.
-    pub fn dags_touched(&self, filter: &DagFilter, limit: u32) -> Answer<Vec<DagLine>> {
+    pub fn dags_touched(&self, filter: &DagFilter, limit: u32) -> Answer<Vec<DagRow>> {
         self.filtered(filter, None, "d.updated_at", limit)
     }
 
@@ -41,7 +43,7 @@ impl Reader {
         before: Option<i64>,
         order: &'static str,
         limit: u32,
-    ) -> Answer<Vec<DagLine>> {
+    ) -> Answer<Vec<DagRow>> {
         let sql = format!(
             "{DAG_SQL} WHERE d.dag_key < ?1 AND (?2 IS NULL OR d.scope IN (SELECT value FROM json_each(?2)))
                  AND (?3 IS NULL OR shown = ?3) AND (?4 IS NULL OR published_by = ?4)
@@ -50,7 +52,7 @@ impl Reader {
         );
         let DagFilter { status, scopes, owner, dag_id, name_part } = filter;
         let (before, scopes) = (before.unwrap_or(i64::MAX), list(scopes.as_deref()));
-        self.collect(&sql, params![before, scopes, status, owner, name_part, dag_id, limit], dag_line)
+        self.collect(&sql, params![before, scopes, status, owner, name_part, dag_id, limit], dag_row)
     }
 
     /// Revisions that wait for a decision, the longest waiting first, later than `after`.
@@ -59,7 +61,7 @@ impl Reader {
         scopes: Option<&[Scope]>,
         after: Option<i64>,
         limit: u32,
-    ) -> Answer<Vec<PendingLine>> {
+    ) -> Answer<Vec<PendingRow>> {
         self.collect(
             "SELECT f.definition_key, d.dag_id, d.scope, f.revision, f.content_hash, f.tasks_count, f.created_by,
                     f.created_at, f.expires_at, f.review_id
@@ -68,15 +70,15 @@ impl Reader {
                  AND (?2 IS NULL OR d.scope IN (SELECT value FROM json_each(?2)))
              ORDER BY f.definition_key LIMIT 0 + ?3",
             params![after.unwrap_or(0), list(scopes), limit],
-            pending_line,
+            pending_row,
         )
     }
 
     /// The runs of a DAG, latest first, with numbers below `before`.
-    pub fn run_page(&self, dag: i64, before: Option<i64>, limit: u32) -> Answer<Vec<RunLine>> {
+    pub fn run_page(&self, dag: i64, before: Option<i64>, limit: u32) -> Answer<Vec<RunRow>> {
         let sql =
             format!("{RUN_SQL} WHERE r.dag_key = ?1 AND r.number < ?2 ORDER BY r.number DESC LIMIT 0 + ?3");
-        self.collect(&sql, params![dag, before.unwrap_or(i64::MAX), limit], run_line)
+        self.collect(&sql, params![dag, before.unwrap_or(i64::MAX), limit], run_row)
     }
 
     /// All runs, latest first, older than `before`.
@@ -85,22 +87,22 @@ impl Reader {
         scopes: Option<&[Scope]>,
         before: Option<i64>,
         limit: u32,
-    ) -> Answer<Vec<RunLine>> {
+    ) -> Answer<Vec<RunRow>> {
         let sql = format!(
             "{RUN_SQL} WHERE r.run_key < ?1 AND (?2 IS NULL OR d.scope IN (SELECT value FROM json_each(?2)))
              ORDER BY r.run_key DESC LIMIT 0 + ?3"
         );
-        self.collect(&sql, params![before.unwrap_or(i64::MAX), list(scopes), limit], run_line)
+        self.collect(&sql, params![before.unwrap_or(i64::MAX), list(scopes), limit], run_row)
     }
 
     /// Tasks of a run in file order, after `after`; only those with `status`, if one is named.
     pub fn task_page(
         &self,
-        run: &RunLine,
+        run: &RunRow,
         status: Option<TaskStatus>,
         after: Option<TaskIx>,
         limit: u32,
-    ) -> Answer<Vec<TaskLine>> {
+    ) -> Answer<Vec<TaskRow>> {
         let sql = format!(
             "{TASK_SQL} WHERE execution_id BETWEEN ?1 AND ?2 AND (?3 IS NULL OR status = ?3)
              ORDER BY execution_id LIMIT 0 + ?4"
@@ -108,9 +110,7 @@ impl Reader {
         let from = after.map_or(0, |after| i64::from(after.0) + 1);
         let (first, last) = (run.first_execution.0, run.first_execution.0 + i64::from(run.total) - 1);
         let word = status.map(TaskStatus::word);
-        self.collect(&sql, params![first + from, last, word, limit], |row| {
-            task_line(row, run.first_execution)
-        })
+        self.collect(&sql, params![first + from, last, word, limit], |row| task_row(row, run.first_execution))
     }
 }
 
@@ -119,9 +119,8 @@ fn list(scopes: Option<&[Scope]>) -> Option<String> {
     scopes.map(|scopes| serde_json::json!(scopes).to_string())
 }
 
-pub(super) fn pending_line(row: &Row<'_>) -> rusqlite::Result<PendingLine> {
-    Ok(PendingLine {
-        key: row.get(0)?,
+pub(super) fn pending_row(row: &Row<'_>) -> rusqlite::Result<PendingRow> {
+    let shown = PendingRevision {
         dag_id: parsed(row, 1, |t| t.parse().ok())?,
         scope: parsed(row, 2, |t| t.parse().ok())?,
         revision: Revision(row.get(3)?),
@@ -131,5 +130,6 @@ pub(super) fn pending_line(row: &Row<'_>) -> rusqlite::Result<PendingLine> {
         published_at: Timestamp(row.get(7)?),
         expires_at: row.get::<_, Option<i64>>(8)?.map(Timestamp),
         review_id: parsed(row, 9, |t| t.parse().ok())?,
-    })
+    };
+    Ok(PendingRow { key: row.get(0)?, shown })
 }

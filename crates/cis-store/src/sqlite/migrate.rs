@@ -1,7 +1,7 @@
 //! Opening the file: pragmas, and numbered migrations that are only ever appended.
 
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use rusqlite::config::DbConfig;
@@ -28,6 +28,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0011_reviews.sql"),
     include_str!("schema/0012_unproven.sql"),
     FENCES,
+    include_str!("schema/0014_events_and_leases.sql"),
 ];
 
 /// The one since which fences count otherwise.
@@ -48,6 +49,7 @@ pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
     // Created for its owner only; SQLite gives its log and index the same mode.
     let created = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(file);
     created.map_err(|e| unopened(file, &e))?;
+    check_length(file)?;
     let mut conn = Connection::open(file)?;
     // Until it has proved to be ours and whole, not even closing it may write to it.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -81,21 +83,52 @@ pub(super) fn open(file: &Path, durability: Durability) -> Answer<Connection> {
     Ok(conn)
 }
 
+/// Refuses a file that is shorter than its own header says: pages of it are gone, though it may take long until one of them is
+/// asked for. Not while a log lies beside it: as that is folded back, the header may be ahead of the file for a moment.
+fn check_length(file: &Path) -> Answer<()> {
+    let read = || -> io::Result<Option<(u64, u64)>> {
+        let (opened, mut head) = (std::fs::File::open(file)?, [0; 32]);
+        let length = opened.metadata()?.len();
+        if length < head.len() as u64 {
+            return Ok(None);
+        }
+        opened.read_exact_at(&mut head, 0)?;
+        let page = match u64::from(u16::from_be_bytes([head[16], head[17]])) {
+            1 => 65_536,
+            page => page,
+        };
+        let pages = u64::from(u32::from_be_bytes([head[28], head[29], head[30], head[31]]));
+        Ok(head.starts_with(b"SQLite format 3\0").then_some((length, page * pages)))
+    };
+    let mut log = file.as_os_str().to_owned();
+    log.push("-wal");
+    let has_log = || std::fs::metadata(&log).is_ok_and(|log| log.len() > 0);
+    if has_log() {
+        return Ok(());
+    }
+    match read().map_err(|e| unopened(file, &e))? {
+        Some((length, says)) if length < says && !has_log() => {
+            Err(StoreError::Damaged(format!("{} of its {says} bytes are missing", says - length)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Opens `file` for reading only. Works while others write.
 pub(super) fn open_read_only(file: &Path) -> Answer<Connection> {
+    check_length(file)?;
     let conn = Connection::open_with_flags(
         file,
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
     conn.busy_timeout(std::time::Duration::from_secs(10))?;
     let version = version(&conn)?;
-    if version != MIGRATIONS.len() {
+    if version < MIGRATIONS.len() {
         check_owner(&conn)?;
-        return Err(StoreError::Database(format!(
-            "schema version {version}, this program reads {}; run any `cis dag run` or `cis dag publish` to bring it \
-             up to date, or use the newer program",
-            MIGRATIONS.len()
-        )));
+        return Err(StoreError::Outdated(version));
+    }
+    if version > MIGRATIONS.len() {
+        return Err(newer(version));
     }
     Ok(conn)
 }
@@ -131,10 +164,7 @@ pub(super) fn check_owner(conn: &Connection) -> Answer<()> {
 pub(super) fn migrate(conn: &mut Connection) -> Answer<()> {
     let applied = version(conn)?;
     if applied > MIGRATIONS.len() {
-        return Err(StoreError::Database(format!(
-            "schema version {applied} is newer than this program's {}; use the newer program",
-            MIGRATIONS.len()
-        )));
+        return Err(newer(applied));
     }
     if applied == 0 {
         apply(conn, WHOLE, MIGRATIONS.len())?;
@@ -143,6 +173,14 @@ pub(super) fn migrate(conn: &mut Connection) -> Answer<()> {
         left.try_for_each(|(index, sql)| apply(conn, sql, index + 1))?;
     }
     reviews::begin(conn)
+}
+
+/// Of a version that this program does not know.
+fn newer(version: usize) -> StoreError {
+    let ours = MIGRATIONS.len();
+    StoreError::Database(format!(
+        "schema version {version} is newer than this program's {ours}; use the newer program"
+    ))
 }
 
 fn apply(conn: &mut Connection, sql: &str, version: usize) -> Answer<()> {

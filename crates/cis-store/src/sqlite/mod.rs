@@ -13,6 +13,7 @@
 //! | `reserve` | room for what must be recorded when the disk is full |
 //! | `writer`, `sync` | the thread: queue, group commit, isolation of operations; what it meets its callers by |
 //! | `tx` | one operation's view: rows it has loaded, events it writes, what it will answer |
+//! | `events` | what an event says, and writing it |
 //! | `memory` | what the writer remembers between operations |
 //! | `definitions` | publish, settle, decide |
 //! | `keys` | requests that are done once |
@@ -44,6 +45,7 @@ mod claim;
 mod clock;
 mod copy;
 mod definitions;
+mod events;
 mod fences;
 mod fold;
 mod keys;
@@ -56,7 +58,7 @@ mod outbox;
 mod pause;
 mod prune;
 mod pulse;
-pub mod reader;
+mod reader;
 mod reserve;
 mod reviews;
 mod runs;
@@ -83,9 +85,9 @@ use cis_core::source::{BootTime, Clock, Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::port::{
-    Advance, Advanced, Answer, Approve, Approved, Boot, ClaimWork, Conclude, Concluded, Decide, Decided,
-    Heartbeat, Held, Holding, NewToken, Once, Opening, Progress, Prune, Pruned, Publish, Published, RunRef,
-    Settle, Settled, StartRun, Started, StopRun, Store, StoreError, Swept, Tried, Worked,
+    Advance, Advanced, Answer, Approve, Approved, Boot, ClaimWork, Conclude, Concluded, CoordinatorStore,
+    Decide, Decided, Heartbeat, Held, Holding, NewToken, Once, Opening, Progress, Prune, Pruned, Publish,
+    Published, RunRef, Settle, Settled, StartRun, Started, StopRun, StoreError, Swept, Tried, Worked,
 };
 
 pub use attempts::AttemptOf;
@@ -93,17 +95,13 @@ pub use copy::{Copy, Label, Moment};
 pub use fences::{RESTORE_LEAP, converted as converted_epoch, used_up as fences_used_up};
 pub use leases::{AttemptLine, Offer};
 pub use lists::DagFilter;
-pub use log::LogLine;
 pub use outbox::Notice;
 pub use pulse::Pulse;
 pub use reader::Reader;
 pub use reserve::{RESERVE, RESERVE_BYTES};
-pub use reviews::{ReviewLine, RevisionReview, TaskReview};
 pub use skills::PinnedSkill;
 pub use steps::Chunks;
-pub use tokens::TokenLine;
 pub use tombstones::Tombstone;
-pub use waiting::WaitingLine;
 pub use writer::{Writer, Written};
 
 use reserve::Reserve;
@@ -206,12 +204,11 @@ impl SqliteStore {
     }
 }
 
-impl Store for SqliteStore {
-    async fn open_epoch(&self, now: Timestamp, boot: Boot) -> Answer<Opening> {
-        self.writer.call(now, move |tx| runs::open_epoch(tx, &boot)).await
-    }
-
-    async fn publish(&self, request: Publish) -> Answer<Once<Published>> {
+/// What callers ask for. Each is atomic, durable when it answers (at the store's durability), and safe to ask again after a
+/// lost answer.
+impl SqliteStore {
+    /// Publishes a definition; the same content again is the same revision.
+    pub async fn publish(&self, request: Publish) -> Answer<Once<Published>> {
         self.takes_on_more()?;
         self.writer
             .call(request.now, move |tx| {
@@ -220,7 +217,9 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn decide(&self, request: Decide) -> Answer<Once<Decided>> {
+    /// Decides about a DAG's latest revision and starts it if that confirms it: one transaction. The same decision
+    /// again answers the same run.
+    pub async fn decide(&self, request: Decide) -> Answer<Once<Decided>> {
         if request.confirm {
             self.takes_on_more()?;
         }
@@ -231,7 +230,8 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn approve(&self, request: Approve) -> Answer<Once<Approved>> {
+    /// Approves or rejects a task that waits for a person; the same decision again is the same answer.
+    pub async fn approve(&self, request: Approve) -> Answer<Once<Approved>> {
         self.writer
             .call(request.now, move |tx| {
                 keys::once(tx, request.key.as_ref(), |tx| approvals::decide(tx, &request))
@@ -239,18 +239,89 @@ impl Store for SqliteStore {
             .await
     }
 
-    async fn settle(&self, request: Settle) -> Answer<Settled> {
+    /// Confirms or rejects a revision; the same decision again is the same answer.
+    pub async fn settle(&self, request: Settle) -> Answer<Settled> {
         if request.confirm {
             self.takes_on_more()?;
         }
         self.writer.call(request.now, move |tx| definitions::settle(tx, &request)).await
     }
 
-    async fn start_run(&self, request: StartRun) -> Answer<Once<RunRef>> {
+    /// Creates a run of a confirmed revision; the same run id again is the same run.
+    pub async fn start_run(&self, request: StartRun) -> Answer<Once<RunRef>> {
         self.takes_on_more()?;
         self.writer
             .call(request.now, move |tx| keys::once(tx, request.key.as_ref(), |tx| runs::start(tx, &request)))
             .await
+    }
+
+    /// Lets nothing more of a run be claimed, or lets it be again; what is live goes on.
+    pub async fn pause_run(
+        &self,
+        run: RunKey,
+        paused: bool,
+        by: Option<String>,
+        now: Timestamp,
+    ) -> Answer<RunStatus> {
+        self.writer.call(now, move |tx| pause::run(tx, run, paused, by.as_deref())).await
+    }
+
+    /// The same for everything in a scope; false if that changes nothing.
+    pub async fn pause_scope(&self, scope: Scope, paused: bool, now: Timestamp) -> Answer<bool> {
+        self.writer.call(now, move |tx| pause::scope(tx, &scope, paused)).await
+    }
+
+    /// Removes one bounded chunk of runs that are over and that nothing needs any more.
+    pub async fn prune(&self, request: Prune) -> Answer<Pruned> {
+        // What is damaged is left as it is.
+        self.takes_on_more()?;
+        self.writer.call(request.now, move |tx| prune::prune(tx, &request)).await
+    }
+
+    /// Claims tasks for a worker, under a lease; the same claim again is answered with the same tasks.
+    pub async fn claim_work(&self, request: ClaimWork) -> Answer<Vec<Held>> {
+        self.takes_on_more()?;
+        self.writer.call(request.now, move |tx| leases::claim_work(tx, &request)).await
+    }
+
+    /// Extends a lease that is alive.
+    pub async fn heartbeat(&self, holding: Holding, term: Option<Millis>) -> Answer<Heartbeat> {
+        self.writer.call(holding.now, move |tx| leases::heartbeat(tx, &holding, term)).await
+    }
+
+    /// Notes how far a holder is; changes no state.
+    pub async fn note_progress(&self, holding: Holding, note: Progress) -> Answer<()> {
+        self.writer.call(holding.now, move |tx| leases::note_progress(tx, &holding, &note)).await
+    }
+
+    /// Records what a holder's attempt came to; the same result again is the same answer.
+    pub async fn conclude(&self, request: Conclude) -> Answer<Once<Concluded>> {
+        self.writer
+            .call(request.holding.now, move |tx| {
+                keys::once(tx, request.key.as_ref(), |tx| leases::conclude(tx, &request))
+            })
+            .await
+    }
+
+    /// Lets a caller in.
+    pub async fn create_token(&self, token: NewToken) -> Answer<()> {
+        self.writer.call(token.now, move |tx| tokens::create(tx, &token)).await
+    }
+
+    /// Takes that back; false if there is nothing to take back.
+    pub async fn revoke_token(&self, token_id: String, now: Timestamp) -> Answer<bool> {
+        self.writer.call(now, move |tx| tokens::revoke(tx, &token_id)).await
+    }
+
+    /// Notes what came of trying to tell people of an event. One that is settled already stays as it is.
+    pub async fn settle_notice(&self, of: Position, way: Way, tried: Tried, now: Timestamp) -> Answer<()> {
+        self.writer.call(now, move |tx| outbox::settle(tx, of, way, &tried)).await
+    }
+}
+
+impl CoordinatorStore for SqliteStore {
+    async fn open_epoch(&self, now: Timestamp, boot: Boot) -> Answer<Opening> {
+        self.writer.call(now, move |tx| runs::open_epoch(tx, &boot)).await
     }
 
     async fn advance(&self, mut request: Advance) -> Answer<Advanced> {
@@ -259,16 +330,12 @@ impl Store for SqliteStore {
     }
 
     async fn stop_run(&self, request: StopRun) -> Answer<Once<RunStatus>> {
-        let StopRun { key, run, reason, now } = request;
-        self.writer.call(now, move |tx| keys::once(tx, key.as_ref(), |tx| runs::stop(tx, run, reason))).await
-    }
-
-    async fn pause_run(&self, run: RunKey, paused: bool, now: Timestamp) -> Answer<RunStatus> {
-        self.writer.call(now, move |tx| pause::run(tx, run, paused)).await
-    }
-
-    async fn pause_scope(&self, scope: Scope, paused: bool, now: Timestamp) -> Answer<bool> {
-        self.writer.call(now, move |tx| pause::scope(tx, &scope, paused)).await
+        let StopRun { key, run, reason, by, now } = request;
+        self.writer
+            .call(now, move |tx| {
+                keys::once(tx, key.as_ref(), |tx| runs::stop(tx, run, reason, by.as_deref()))
+            })
+            .await
     }
 
     async fn work(&self, now: Timestamp) -> Answer<Worked> {
@@ -277,45 +344,6 @@ impl Store for SqliteStore {
 
     async fn sweep(&self, epoch: Epoch, now: Timestamp, since_boot: BootTime) -> Answer<Swept> {
         self.writer.call(now, move |tx| sweep::sweep(tx, epoch, since_boot)).await
-    }
-
-    async fn prune(&self, request: Prune) -> Answer<Pruned> {
-        // What is damaged is left as it is.
-        self.takes_on_more()?;
-        self.writer.call(request.now, move |tx| prune::prune(tx, &request)).await
-    }
-
-    async fn claim_work(&self, request: ClaimWork) -> Answer<Vec<Held>> {
-        self.takes_on_more()?;
-        self.writer.call(request.now, move |tx| leases::claim_work(tx, &request)).await
-    }
-
-    async fn heartbeat(&self, holding: Holding, term: Option<Millis>) -> Answer<Heartbeat> {
-        self.writer.call(holding.now, move |tx| leases::heartbeat(tx, &holding, term)).await
-    }
-
-    async fn note_progress(&self, holding: Holding, note: Progress) -> Answer<()> {
-        self.writer.call(holding.now, move |tx| leases::note_progress(tx, &holding, &note)).await
-    }
-
-    async fn conclude(&self, request: Conclude) -> Answer<Once<Concluded>> {
-        self.writer
-            .call(request.holding.now, move |tx| {
-                keys::once(tx, request.key.as_ref(), |tx| leases::conclude(tx, &request))
-            })
-            .await
-    }
-
-    async fn create_token(&self, token: NewToken) -> Answer<()> {
-        self.writer.call(token.now, move |tx| tokens::create(tx, &token)).await
-    }
-
-    async fn revoke_token(&self, token_id: String, now: Timestamp) -> Answer<bool> {
-        self.writer.call(now, move |tx| tokens::revoke(tx, &token_id)).await
-    }
-
-    async fn settle_notice(&self, of: Position, way: Way, tried: Tried, now: Timestamp) -> Answer<()> {
-        self.writer.call(now, move |tx| outbox::settle(tx, of, way, &tried)).await
     }
 
     async fn note_started(&self, started: Vec<Started>, now: Timestamp) -> Answer<()> {

@@ -9,9 +9,10 @@ use cis_core::task::TaskStatus;
 use rusqlite::{Params, Row, params};
 use serde::Serialize;
 
-use super::log::{LINE_SQL, LogLine, NAMES_SQL, log_line};
+use super::events::Event;
+use super::log::{LINE_COLUMNS, LINE_SQL, NAMES_SQL, event_row};
 use super::reader::Reader;
-use super::tx::{Event, Tx, parsed};
+use super::tx::{Tx, parsed};
 use crate::port::{Answer, RevisionStatus, Tried};
 
 /// Before it is told that something waits: most of what is decided at once was not worth telling, such as the
@@ -38,7 +39,7 @@ pub struct Notice {
     pub problem: Option<String>,
     /// Is what it is about still as the event left it?
     pub stands: bool,
-    pub event: LogLine,
+    pub event: cis_api::event::Event,
 }
 
 /// Keeps a notice of `event`, if anybody wants one.
@@ -123,14 +124,15 @@ impl Reader {
 }
 
 fn notice(row: &Row<'_>) -> rusqlite::Result<Notice> {
+    let from = LINE_COLUMNS;
     Ok(Notice {
-        event: log_line(row)?,
-        way: parsed(row, 11, Way::from_word)?,
-        occasion: parsed(row, 12, Occasion::from_word)?,
-        tries: row.get(13)?,
-        due_at: row.get::<_, Option<i64>>(14)?.map(Timestamp),
-        given_up_at: row.get::<_, Option<i64>>(15)?.map(Timestamp),
-        problem: row.get(16)?,
-        stands: row.get(17)?,
+        event: event_row(row)?,
+        way: parsed(row, from, Way::from_word)?,
+        occasion: parsed(row, from + 1, Occasion::from_word)?,
+        tries: row.get(from + 2)?,
+        due_at: row.get::<_, Option<i64>>(from + 3)?.map(Timestamp),
+        given_up_at: row.get::<_, Option<i64>>(from + 4)?.map(Timestamp),
+        problem: row.get(from + 5)?,
+        stands: row.get(from + 6)?,
     })
 }

@@ -11,18 +11,20 @@ use cis_core::id::{RunKey, Scope};
 use cis_core::run::{RunMove, RunStatus};
 use rusqlite::params;
 
+use super::events::Told;
 use super::steps::{self, Step};
 use super::tx::Tx;
 use crate::port::Answer;
 
 /// See [`crate::Store::pause_run`].
-pub(super) fn run(tx: &mut Tx<'_>, run: RunKey, paused: bool) -> Answer<RunStatus> {
+pub(super) fn run(tx: &mut Tx<'_>, run: RunKey, paused: bool, by: Option<&str>) -> Answer<RunStatus> {
     let row = tx.run(run)?;
     if row.paused == paused && !row.is_stopping() {
         return Ok(row.status);
     }
     row.paused = paused;
-    let status = tx.move_run(run, if paused { RunMove::Pause } else { RunMove::Unpause }, None)?;
+    let step = if paused { RunMove::Pause } else { RunMove::Unpause };
+    let status = tx.move_run(run, step, Told::default().by(by))?;
     // One that is still at it would go on the same way: its run has changed its mind, and tasks are to follow anew.
     tx.conn.prepare_cached("DELETE FROM steps WHERE run_key = ?1 AND kind = 'pause'")?.execute([run.0])?;
     steps::add_pause(tx, run)?;

@@ -14,6 +14,7 @@ use cis_core::id::{ExecutionId, Position, RunKey, Version};
 use rusqlite::{OptionalExtension, Row, params};
 use serde_json::json;
 
+use super::events::Told;
 use super::reader::Reader;
 use super::tombstones;
 use super::tx::{Tx, parsed};
@@ -208,7 +209,7 @@ fn bury(tx: &mut Tx<'_>, run: &RunRef) -> Answer<()> {
     tx.memory.runs.remove(&run.key);
     tx.memory.changed.dag(run.dag_id.as_str());
     let data = json!({"was": run.status.word(), "ended_at": ended_at});
-    tx.event(run.key, None, Version(version + 1), PRUNE, PRUNED, Some(&data))
+    tx.event(run.key, None, Version(version + 1), PRUNE, PRUNED, Told::data(&data))
 }
 
 /// Is there a run after this one?

@@ -1,19 +1,17 @@
 //! Review ids: one for every revision that waits to be confirmed and every task that waits for a person, given in the
 //! transaction that opens it; and what each of them is about.
 
-use cis_core::id::{ExecutionId, Revision, Scope};
+use cis_api::review::{RevisionReview, TaskReview};
+use cis_core::id::{ExecutionId, Revision};
 use cis_core::review::{Opening, ReviewId, ReviewKind, ReviewSecret};
 use cis_core::source::Timestamp;
-use cis_core::task::TaskStatus;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use super::lists::pending_line;
-use super::reader::{PendingLine, Reader};
+use super::lists::pending_row;
+use super::reader::Reader;
 use super::tx::{Tx, parsed};
-use super::waiting::WaitingLine;
 use crate::port::{Answer, RevisionStatus, StoreError};
+use crate::rows::ReviewRow;
 
 /// The name of the secret among the store's.
 const SECRET: &str = "reviews";
@@ -106,54 +104,24 @@ fn free_id(conn: &Connection, secret: &ReviewSecret, opening: &Opening<'_>) -> A
     Err(StoreError::Damaged(format!("{TURNS_MAX} review ids in a row are taken")))
 }
 
-/// What a review id is about, decided or not.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum ReviewLine {
-    /// A revision of a DAG.
-    Dag(RevisionReview),
-    /// A task that waits for a person, or did.
-    Task(TaskReview),
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct RevisionReview {
-    #[serde(flatten)]
-    pub line: PendingLine,
-    pub status: RevisionStatus,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct TaskReview {
-    #[serde(flatten)]
-    pub line: WaitingLine,
-    pub status: TaskStatus,
-}
-
-impl ReviewLine {
-    pub fn scope(&self) -> &Scope {
-        match self {
-            Self::Dag(review) => &review.line.scope,
-            Self::Task(review) => &review.line.scope,
-        }
-    }
-}
-
 impl Reader {
     /// What a review id is about.
-    pub fn review(&self, id: ReviewId) -> Answer<Option<ReviewLine>> {
+    pub fn review(&self, id: ReviewId) -> Answer<Option<ReviewRow>> {
         if id.kind() == ReviewKind::Task {
             let task = self.waiting_review(id)?;
-            return Ok(task.map(|(line, status)| ReviewLine::Task(TaskReview { line, status })));
+            return Ok(task.map(|(row, status)| {
+                let review = TaskReview { line: row.shown, status };
+                ReviewRow::Task { execution: row.key, review }
+            }));
         }
         let found = self.one(
             "SELECT f.definition_key, d.dag_id, d.scope, f.revision, f.content_hash, f.tasks_count, f.created_by,
                     f.created_at, f.expires_at, f.review_id, f.status
              FROM dag_definitions f JOIN dags d USING (dag_key) WHERE f.review_id = ?1",
             [id.to_string()],
-            |row| Ok((pending_line(row)?, parsed(row, 10, RevisionStatus::from_word)?)),
+            |row| Ok((pending_row(row)?, parsed(row, 10, RevisionStatus::from_word)?)),
         )?;
-        Ok(found.map(|(line, status)| ReviewLine::Dag(RevisionReview { line, status })))
+        Ok(found.map(|(row, status)| ReviewRow::Dag(RevisionReview { line: row.shown, status })))
     }
 }
 

@@ -13,6 +13,7 @@ use cis_core::task::TaskStatus;
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Value, json};
 
+use super::events::Told;
 use super::tx::{Tx, parsed};
 use super::{claim, clock, fences, leases, steps, tombstones};
 use crate::port::{
@@ -45,7 +46,7 @@ fn live_attempts(tx: &mut Tx<'_>) -> Answer<Vec<LiveAttempt>> {
         .prepare_cached(
             "SELECT execution_id, fence, run_key, status, claimed_at, attempt
              FROM task_executions INDEXED BY tasks_live WHERE status IN ('running', 'cancelling')
-               AND execution_id NOT IN (SELECT execution_id FROM leases)
+               AND NOT EXISTS (SELECT 1 FROM leases WHERE subject_kind = 'task' AND subject_key = execution_id)
              ORDER BY fence",
         )?
         .query_map([], |row| {
@@ -86,7 +87,8 @@ pub(super) fn start(tx: &mut Tx<'_>, request: &StartRun) -> Answer<RunRef> {
             .prepare_cached("UPDATE dag_confirmations SET run_key = ?2 WHERE definition_key = ?1")?
             .execute(params![request.definition, key.0])?;
     }
-    tx.event(key, None, cis_core::id::Version(1), CREATE, RunStatus::Queued.word(), None)?;
+    let by = Told::default().by(Some(&request.by));
+    tx.event(key, None, cis_core::id::Version(1), CREATE, RunStatus::Queued.word(), by)?;
     steps::add_create(tx, key)?;
     steps::work_on_run(tx, key)?;
     Ok(tx.run(key)?.reference())
@@ -272,7 +274,7 @@ fn fates_text(fates: &[Fate]) -> String {
 }
 
 /// See [`crate::Store::stop_run`]: commits the reason, and leaves the tasks to a step of its own.
-pub(super) fn stop(tx: &mut Tx<'_>, run: RunKey, reason: StopReason) -> Answer<RunStatus> {
+pub(super) fn stop(tx: &mut Tx<'_>, run: RunKey, reason: StopReason, by: Option<&str>) -> Answer<RunStatus> {
     let row = tx.run(run)?;
     if row.is_stopping() {
         return Ok(row.status);
@@ -284,7 +286,7 @@ pub(super) fn stop(tx: &mut Tx<'_>, run: RunKey, reason: StopReason) -> Answer<R
     };
     row.stop = Some(reason);
     row.deadline = None;
-    let status = tx.move_run(run, step, Some(&json!({"reason": reason.word()})))?;
+    let status = tx.move_run(run, step, Told::data(&json!({"reason": reason.word()})).by(by))?;
     steps::add_stop(tx, run)?;
     Ok(status)
 }
@@ -305,6 +307,6 @@ pub(super) fn end_if_over(tx: &mut Tx<'_>, run: RunKey) -> Answer<()> {
     let step = policy::ending(row.definition().dag.policy, tally, row.stop);
     let data = json!({"completed": row.completed, "failed": row.failed + row.debts, "cancelled": row.cancelled,
                       "skipped": row.skipped});
-    tx.move_run(run, step, Some(&data))?;
+    tx.move_run(run, step, Told::data(&data))?;
     Ok(())
 }

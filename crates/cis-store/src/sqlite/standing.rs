@@ -6,13 +6,14 @@ use cis_core::task::TaskStatus;
 use cis_core::why::Standing;
 use rusqlite::Row;
 
-use super::reader::{Reader, RunLine};
+use super::reader::Reader;
 use super::tx::parsed;
 use crate::port::{Answer, Fate};
+use crate::rows::RunRow;
 
 impl Reader {
     /// Every task of a run that has not ended, in file order; one whose row is not written yet is pending.
-    pub fn standings(&self, run: &RunLine) -> Answer<Vec<Standing>> {
+    pub fn standings(&self, run: &RunRow) -> Answer<Vec<Standing>> {
         let (first, last) = (run.first_execution.0, run.first_execution.0 + i64::from(run.total) - 1);
         let ix = |execution: i64| TaskIx(u32::try_from(execution - first).unwrap_or(u32::MAX));
         let mut standings = self.collect(

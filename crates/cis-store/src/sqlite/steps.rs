@@ -8,6 +8,7 @@ use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{OptionalExtension, params};
 use serde_json::json;
 
+use super::events::Told;
 use super::tasks::{self, TaskRow};
 use super::tx::{Tx, parsed};
 use super::{pause, runs};
@@ -317,11 +318,12 @@ fn stop(tx: &mut Tx<'_>, step: &Step, budget: usize) -> Answer<usize> {
     for (task, fence) in &tasks {
         match fence {
             Some(fence) if task.status == TaskStatus::Running => {
-                tasks::move_task(tx, *task, TaskMove::Cancel, None)?;
+                tasks::move_task(tx, *task, TaskMove::Cancel, Told::default())?;
                 tx.stop.push((task.execution, *fence));
             }
             _ => {
-                tasks::move_task(tx, *task, TaskMove::RunStops, Some(&json!({"cause": "run is stopping"})))?;
+                let why = json!({"cause": "run is stopping"});
+                tasks::move_task(tx, *task, TaskMove::RunStops, Told::data(&why))?;
                 let row = tx.run(step.run)?;
                 row.tasks_left -= 1;
                 row.cancelled += 1;

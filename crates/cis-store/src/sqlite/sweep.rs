@@ -7,6 +7,7 @@ use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::params;
 
+use super::events::Told;
 use super::tasks::{self, TaskRow};
 use super::tx::Tx;
 use super::{approvals, definitions, fences, keys, leases, runs, steps};
@@ -72,7 +73,7 @@ fn time_out_waiting_tasks(tx: &mut Tx<'_>) -> Answer<()> {
         }
         let ix = tx.run(run)?.ix(execution);
         let task = TaskRow { execution, run, ix, status: TaskStatus::Ready, version };
-        tasks::move_task(tx, task, TaskMove::QueueTimeout, None)?;
+        tasks::move_task(tx, task, TaskMove::QueueTimeout, Told::default())?;
         tx.conn
             .prepare_cached(
                 "UPDATE task_executions SET cause = 'nobody claimed it in time' WHERE execution_id = ?1",
@@ -115,7 +116,7 @@ fn time_out_runs(tx: &mut Tx<'_>) -> Answer<()> {
     for run in due {
         // By its row as it is now: it may have begun in this very sweep, and have another deadline since.
         if tx.run(run)?.deadline.is_some_and(|deadline| deadline <= now) {
-            runs::stop(tx, run, StopReason::Timeout)?;
+            runs::stop(tx, run, StopReason::Timeout, None)?;
         }
     }
     Ok(())

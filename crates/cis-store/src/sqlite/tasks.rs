@@ -14,6 +14,7 @@ use cis_core::template::{self, Scene};
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Value, json};
 
+use super::events::Told;
 use super::tx::Tx;
 use super::{approvals, runs, steps};
 use crate::port::{Answer, Started, StoreError};
@@ -74,7 +75,7 @@ pub(super) fn move_task(
     tx: &mut Tx<'_>,
     task: TaskRow,
     step: TaskMove,
-    data: Option<&Value>,
+    told: Told<'_>,
 ) -> Answer<TaskStatus> {
     let to = task.status.after(step).map_err(Refusal::from)?;
     tx.memory.live.remove(&task.execution);
@@ -88,7 +89,7 @@ pub(super) fn move_task(
         )?
         .execute(params![task.execution.0, task.status.word(), task.version.0, to.word(), completed_at])?;
     guarded(changed, task)?;
-    tx.event(task.run, Some(task.ix), Version(task.version.0 + 1), step.word(), to.word(), data)?;
+    tx.event(task.run, Some(task.ix), Version(task.version.0 + 1), step.word(), to.word(), told)?;
     Ok(to)
 }
 
@@ -106,7 +107,7 @@ pub(super) fn release(tx: &mut Tx<'_>, task: TaskRow) -> Answer<Option<Impact>> 
     let released = &definition.dag.tasks[task.ix.index()];
     let go = |tx: &mut Tx<'_>| match released.needs_person() {
         true => approvals::ask(tx, task),
-        false => make_ready(tx, task, TaskMove::DependenciesMet, None),
+        false => make_ready(tx, task, TaskMove::DependenciesMet, Told::default()),
     };
     let Some(when) = &released.more().when else {
         return go(tx).map(|()| None);
@@ -124,9 +125,9 @@ pub(super) fn release(tx: &mut Tx<'_>, task: TaskRow) -> Answer<Option<Impact>> 
 }
 
 /// A task that may be claimed from now on, as far as its run has a place for it.
-pub(super) fn make_ready(tx: &mut Tx<'_>, task: TaskRow, step: TaskMove, data: Option<&Value>) -> Answer<()> {
+pub(super) fn make_ready(tx: &mut Tx<'_>, task: TaskRow, step: TaskMove, told: Told<'_>) -> Answer<()> {
     let hold = enter_window(tx, task.run)?;
-    let (order, deadline) = say_ready(tx, task, step, data)?;
+    let (order, deadline) = say_ready(tx, task, step, told)?;
     // `+status`: see `advance::write`.
     let changed = tx
         .conn
@@ -151,13 +152,13 @@ fn say_ready(
     tx: &mut Tx<'_>,
     task: TaskRow,
     step: TaskMove,
-    data: Option<&Value>,
+    told: Told<'_>,
 ) -> Answer<(i64, Option<Timestamp>)> {
     let to = task.status.after(step).map_err(Refusal::from)?;
     let order = tx.next_position()?;
     let deadline = queue_deadline(tx, task.run, task.ix, tx.now)?;
     let version = Version(task.version.0 + 1);
-    tx.event(task.run, Some(task.ix), version, step.word(), to.word(), data)?;
+    tx.event(task.run, Some(task.ix), version, step.word(), to.word(), told)?;
     Ok((order, deadline))
 }
 
@@ -245,7 +246,7 @@ pub(super) fn fill_windows(tx: &mut Tx<'_>) -> Answer<()> {
 /// Skips a pending task, or one nobody answered for, with the cause; answers what that means to its dependents.
 pub(super) fn skip(tx: &mut Tx<'_>, task: TaskRow, skip: Skip, cause: &str) -> Answer<Impact> {
     let step = if task.status == TaskStatus::Waiting { TaskMove::SkipByDefault } else { TaskMove::Skip };
-    move_task(tx, task, step, Some(&json!({"cause": cause})))?;
+    move_task(tx, task, step, Told::data(&json!({"cause": cause})))?;
     tx.conn
         .prepare_cached("UPDATE task_executions SET cause = ?2 WHERE execution_id = ?1")?
         .execute(params![task.execution.0, cause])?;
@@ -274,7 +275,7 @@ pub(super) fn ended(tx: &mut Tx<'_>, run: RunKey, ix: TaskIx, status: TaskStatus
         let enough =
             definition.dag.policy == Policy::FirstSuccess && !row.is_stopping() && row.tasks_left > 0;
         if enough {
-            runs::stop(tx, run, StopReason::FirstSuccess)?;
+            runs::stop(tx, run, StopReason::FirstSuccess, None)?;
         }
     }
     let impact = readiness::impact(status, None);
@@ -334,7 +335,7 @@ pub(super) fn spread(
                 let plain = task.more().when.is_none() && !task.needs_person();
                 if verdict == Verdict::Go && plain && !windowed {
                     let (ready_order, queue_deadline) =
-                        say_ready(tx, child, TaskMove::DependenciesMet, None)?;
+                        say_ready(tx, child, TaskMove::DependenciesMet, Told::default())?;
                     tx.fresh.push(Fresh { ready_order, queue_deadline, ..last });
                     continue;
                 }

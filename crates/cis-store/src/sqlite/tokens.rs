@@ -2,36 +2,14 @@
 
 use std::collections::HashSet;
 
+use cis_api::token::TokenSummary;
 use cis_core::access::Caller;
 use cis_core::source::Timestamp;
 use rusqlite::{OptionalExtension, Row, params};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::reader::Reader;
 use super::tx::{Tx, parsed};
 use crate::port::{Answer, NewToken, StoreError};
-
-/// A token as far as anybody may see it.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct TokenLine {
-    pub token_id: String,
-    #[serde(flatten)]
-    pub caller: Caller,
-    pub created_by: String,
-    pub created_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub revoked_at: Option<Timestamp>,
-}
-
-impl TokenLine {
-    /// May somebody still call with it?
-    pub fn is_good(&self, now: Timestamp) -> bool {
-        self.revoked_at.is_none() && self.expires_at.is_none_or(|at| now < at)
-    }
-}
 
 const TOKEN_SQL: &str =
     "SELECT token_id, identity, roles, scopes, self_confirm, created_by, created_at, expires_at,
@@ -39,7 +17,7 @@ const TOKEN_SQL: &str =
 
 impl Reader {
     /// The token whose secret has this hash.
-    pub fn token(&self, secret_hash: &str) -> Answer<Option<TokenLine>> {
+    pub fn token(&self, secret_hash: &str) -> Answer<Option<TokenSummary>> {
         let mut statement = self.conn.prepare_cached(&format!("{TOKEN_SQL} WHERE secret_hash = ?1"))?;
         Ok(statement.query_row([secret_hash], token_line).optional()?)
     }
@@ -55,19 +33,19 @@ impl Reader {
     }
 
     /// Every token, the latest first.
-    pub fn tokens(&self) -> Answer<Vec<TokenLine>> {
+    pub fn tokens(&self) -> Answer<Vec<TokenSummary>> {
         let mut statement =
             self.conn.prepare_cached(&format!("{TOKEN_SQL} ORDER BY created_at DESC, token_id"))?;
         Ok(statement.query_map([], token_line)?.collect::<Result<_, _>>()?)
     }
 }
 
-fn token_line(row: &Row<'_>) -> rusqlite::Result<TokenLine> {
+fn token_line(row: &Row<'_>) -> rusqlite::Result<TokenSummary> {
     let scopes = match row.get::<_, Option<String>>(3)? {
         Some(_) => Some(parsed(row, 3, |text| serde_json::from_str(text).ok())?),
         None => None,
     };
-    Ok(TokenLine {
+    Ok(TokenSummary {
         token_id: row.get(0)?,
         caller: Caller {
             identity: row.get(1)?,

@@ -11,10 +11,11 @@ use cis_core::id::{DagId, ExecutionId, Fence, Revision, RunId, RunKey, Scope, Ta
 use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::Timestamp;
 use rusqlite::types::Type;
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::Value;
 
 use super::clock::When;
+use super::events::{self, Event, Told};
 use super::memory::{Memory, QueueName};
 use super::outbox;
 use super::tasks::{self, Ending, Fresh};
@@ -128,18 +129,6 @@ pub(super) struct Tx<'a> {
     events: Vec<Event>,
 }
 
-/// A row of `events`, but for its time.
-pub(super) struct Event {
-    pub(super) position: i64,
-    pub(super) run: Option<i64>,
-    pub(super) task: Option<u32>,
-    definition: Option<i64>,
-    version: i64,
-    step: &'static str,
-    pub(super) status: &'static str,
-    data: Option<String>,
-}
-
 impl<'a> Tx<'a> {
     pub(super) fn new(conn: &'a Connection, memory: &'a mut Memory, when: When) -> Self {
         Self {
@@ -196,11 +185,12 @@ impl<'a> Tx<'a> {
         version: Version,
         step: &'static str,
         status: &'static str,
-        data: Option<&Value>,
+        told: Told<'_>,
     ) -> Answer<()> {
-        let (run, task, data) = (Some(run.0), task.map(|ix| ix.0), data.map(Value::to_string));
-        let (position, version) = (self.next_position()?, version.0);
-        self.add_event(Event { position, run, task, definition: None, version, step, status, data })
+        let (run, task, data) = (Some(run.0), task.map(|ix| ix.0), told.data.map(Value::to_string));
+        let (position, version, actor) =
+            (self.next_position()?, version.0, told.actor.map(ToOwned::to_owned));
+        self.add_event(Event { position, run, task, definition: None, version, step, status, data, actor })
     }
 
     /// Notes that a revision has moved.
@@ -210,11 +200,12 @@ impl<'a> Tx<'a> {
         version: i64,
         step: &'static str,
         status: &'static str,
-        data: &Value,
+        told: Told<'_>,
     ) -> Answer<()> {
-        let (definition, data) = (Some(key), Some(data.to_string()));
-        let position = self.next_position()?;
-        self.add_event(Event { position, run: None, task: None, definition, version, step, status, data })
+        let (definition, data) = (Some(key), told.data.map(Value::to_string));
+        let actor = told.actor.map(ToOwned::to_owned);
+        let (position, run, task) = (self.next_position()?, None, None);
+        self.add_event(Event { position, run, task, definition, version, step, status, data, actor })
     }
 
     fn add_event(&mut self, event: Event) -> Answer<()> {
@@ -227,24 +218,7 @@ impl<'a> Tx<'a> {
     }
 
     fn write_events(&mut self) -> Answer<()> {
-        let events = std::mem::take(&mut self.events);
-        if events.is_empty() {
-            return Ok(());
-        }
-        let rows = vec!["(?, ?, ?, ?, ?, ?, ?, ?, ?)"; events.len()].join(", ");
-        let mut statement = self.conn.prepare_cached(&format!(
-            "INSERT INTO events (position, run_key, task_ix, definition_key, version, step, status, at, data)
-             VALUES {rows}"
-        ))?;
-        let mut values: Vec<&dyn ToSql> = Vec::with_capacity(9 * events.len());
-        for event in &events {
-            let Event { position, run, task, definition, version, step, status, data } = event;
-            let row: [&dyn ToSql; 9] =
-                [position, run, task, definition, version, step, status, &self.now.0, data];
-            values.extend(row);
-        }
-        statement.execute(values.as_slice())?;
-        Ok(())
+        events::write(self.conn, self.now, &std::mem::take(&mut self.events))
     }
 
     /// The position the next event will have. A task that becomes ready by that event takes it for its place in
@@ -299,7 +273,7 @@ impl<'a> Tx<'a> {
     }
 
     /// Moves a run by `step`, with its event.
-    pub(super) fn move_run(&mut self, key: RunKey, step: RunMove, data: Option<&Value>) -> Answer<RunStatus> {
+    pub(super) fn move_run(&mut self, key: RunKey, step: RunMove, told: Told<'_>) -> Answer<RunStatus> {
         let now = self.now;
         let row = self.run(key)?;
         let to = row.status.after(step).map_err(Refusal::from)?;
@@ -312,7 +286,7 @@ impl<'a> Tx<'a> {
             row.window = 0;
         }
         let (version, reference) = (row.version, row.reference());
-        self.event(key, None, version, step.word(), to.word(), data)?;
+        self.event(key, None, version, step.word(), to.word(), told)?;
         if to.is_terminal() {
             self.ended.push(reference);
         }
@@ -428,7 +402,7 @@ impl<'a> Tx<'a> {
         let (definition, info_of) = self
             .conn
             .prepare_cached(
-                "SELECT definition_key, run_id, number, attached, params_json, at_node, traceparent
+                "SELECT definition_key, run_id, number, attached, params_json, at_node, traceparent, max_parallel
                  FROM dag_runs WHERE run_key = ?1",
             )?
             .query_row([key.0], |row| {
@@ -436,6 +410,7 @@ impl<'a> Tx<'a> {
                 let params: Value = parsed(row, 4, |text| serde_json::from_str(text).ok())?;
                 let (number, attached, at_node, traceparent) =
                     (row.get(2)?, row.get(3)?, row.get(5)?, row.get(6)?);
+                let max_parallel = row.get(7)?;
                 let info_of = move |definition| RunInfo {
                     key,
                     run_id,
@@ -443,6 +418,7 @@ impl<'a> Tx<'a> {
                     attached,
                     at_node,
                     traceparent,
+                    max_parallel,
                     params,
                     definition,
                 };

@@ -7,28 +7,26 @@ use cis_core::retry::Failure;
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::{Millis, Timestamp};
 use cis_core::task::TaskStatus;
-use cis_store::port::{
-    Answer, Approve, Approved, Ending, Fate, IdempotencyKey, Once, Publish, StartRun, Store,
-};
+use cis_store::port::{Answer, Approve, Approved, Ending, Fate, IdempotencyKey, Once, Publish, StartRun};
 use serde_json::{Map, Value, json};
 
-use crate::fixture::{Home, World, code, names};
+use crate::fixture::{World, code, names};
 use crate::support::{self, confirmed, dag, question, task, with};
 
 /// `bea` says yes or no to a task of `run`.
-fn request<H: Home>(w: &World<H>, run: RunKey, ix: usize, approve: bool) -> Approve {
+fn request(w: &World, run: RunKey, ix: usize, approve: bool) -> Approve {
     support::approve(w.look(run).tasks[ix].execution, approve, w.now)
 }
 
-fn ask<H: Home>(w: &World<H>, request: Approve) -> Answer<Approved> {
+fn ask(w: &World, request: Approve) -> Answer<Approved> {
     w.ask(|store| store.approve(request))?.plain()
 }
 
-fn approve<H: Home>(w: &World<H>, run: RunKey, ix: usize) -> Answer<Approved> {
+fn approve(w: &World, run: RunKey, ix: usize) -> Answer<Approved> {
     ask(w, request(w, run, ix, true))
 }
 
-fn reject<H: Home>(w: &World<H>, run: RunKey, ix: usize) -> Answer<Approved> {
+fn reject(w: &World, run: RunKey, ix: usize) -> Answer<Approved> {
     ask(w, request(w, run, ix, false))
 }
 
@@ -56,7 +54,7 @@ fn impatient(on_timeout: OnTimeout) -> Dag {
     dag("d", vec![asks, task("needs", &[0]), Task { run_if: RunIf::NoneFailed, ..task("goes", &[0]) }])
 }
 
-pub(crate) fn a_confirmed_task_waits_and_then_runs<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_confirmed_task_waits_and_then_runs(w: &mut World) {
     let tried = with(confirmed(task("b", &[0])), |more| more.retry = Some(support::retry(1, 0)));
     let run = w.go(&dag("d", vec![task("a", &[]), tried, task("c", &[1])]));
     assert_eq!(w.story(run), "queued: ready pending pending");
@@ -76,7 +74,7 @@ pub(crate) fn a_confirmed_task_waits_and_then_runs<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "completed: completed completed completed");
 }
 
-pub(crate) fn an_approval_completes_with_what_was_given<H: Home>(w: &mut World<H>) {
+pub(crate) fn an_approval_completes_with_what_was_given(w: &mut World) {
     let run = w.go(&gated());
     assert_eq!(w.story(run), "running: waiting pending");
     let input = object(json!({"region": "eu"}));
@@ -88,7 +86,7 @@ pub(crate) fn an_approval_completes_with_what_was_given<H: Home>(w: &mut World<H
     assert_eq!(w.story(run), "completed: completed completed");
 }
 
-pub(crate) fn a_rejection_fails_and_spreads<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_rejection_fails_and_spreads(w: &mut World) {
     let cleans = Task { run_if: RunIf::OneFailed, ..task("clean", &[0]) };
     let run = w.go(&dag("d", vec![confirmed(task("a", &[])), task("b", &[0]), cleans]));
     let told = ask(w, Approve { note: Some("too late".into()), ..request(w, run, 0, false) }).unwrap();
@@ -102,7 +100,7 @@ pub(crate) fn a_rejection_fails_and_spreads<H: Home>(w: &mut World<H>) {
     assert_eq!(reject(w, last, 0).unwrap().run.status, RunStatus::Failed);
 }
 
-pub(crate) fn the_same_decision_is_the_same_answer<H: Home>(w: &mut World<H>) {
+pub(crate) fn the_same_decision_is_the_same_answer(w: &mut World) {
     let run = w.go(&dag("d", vec![confirmed(task("a", &[])), plain("b", &[])]));
     let first = approve(w, run, 0).unwrap();
     let again = |by: &str| ask(w, Approve { by: by.into(), ..request(w, run, 0, true) }).unwrap();
@@ -117,7 +115,7 @@ pub(crate) fn the_same_decision_is_the_same_answer<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "failed: completed failed");
 }
 
-pub(crate) fn another_decision_comes_too_late<H: Home>(w: &mut World<H>) {
+pub(crate) fn another_decision_comes_too_late(w: &mut World) {
     let run = w.go(&gated());
     let with =
         |region: &str| Approve { input: object(json!({"region": region})), ..request(w, run, 0, true) };
@@ -131,7 +129,7 @@ pub(crate) fn another_decision_comes_too_late<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(other), "running: failed ready");
 }
 
-pub(crate) fn only_what_waits_is_decided_about<H: Home>(w: &mut World<H>) {
+pub(crate) fn only_what_waits_is_decided_about(w: &mut World) {
     let run = w.go(&dag("d", vec![task("a", &[]), confirmed(task("b", &[0]))]));
     assert_eq!(code(approve(w, run, 0)), ErrorCode::InvalidTransition);
     assert_eq!(code(approve(w, run, 1)), ErrorCode::InvalidTransition);
@@ -141,7 +139,7 @@ pub(crate) fn only_what_waits_is_decided_about<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "queued: ready pending");
 }
 
-pub(crate) fn what_does_not_fit_changes_nothing<H: Home>(w: &mut World<H>) {
+pub(crate) fn what_does_not_fit_changes_nothing(w: &mut World) {
     let run = w.go(&gated());
     for input in [json!({}), json!({"region": 1}), json!({"region": "eu", "more": 1})] {
         let wrong = Approve { input: object(input), ..request(w, run, 0, true) };
@@ -158,7 +156,7 @@ pub(crate) fn what_does_not_fit_changes_nothing<H: Home>(w: &mut World<H>) {
     );
 }
 
-pub(crate) fn publishers_do_not_approve_their_own<H: Home>(w: &mut World<H>) {
+pub(crate) fn publishers_do_not_approve_their_own(w: &mut World) {
     // `ann` publishes everything here.
     let run = w.go(&dag("d", vec![plain("a", &[]), plain("b", &[]), plain("c", &[])]));
     let own = |ix, approve| Approve { by: "ann".into(), ..request(w, run, ix, approve) };
@@ -169,7 +167,7 @@ pub(crate) fn publishers_do_not_approve_their_own<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "running: completed failed waiting");
 }
 
-pub(crate) fn owners_alone_approve_what_was_published_without_proof<H: Home>(w: &mut World<H>) {
+pub(crate) fn owners_alone_approve_what_was_published_without_proof(w: &mut World) {
     let asks = dag("d", vec![plain("a", &[]), plain("b", &[])]);
     let said = Publish { by_proven: false, ..support::publish(&asks, w.now) };
     w.ask(|store| store.publish(said)).unwrap().plain().unwrap();
@@ -180,7 +178,7 @@ pub(crate) fn owners_alone_approve_what_was_published_without_proof<H: Home>(w: 
     assert_eq!(w.story(run), "failed: completed failed");
 }
 
-pub(crate) fn starter_of_a_run_does_not_approve_its_tasks<H: Home>(w: &mut World<H>) {
+pub(crate) fn starter_of_a_run_does_not_approve_its_tasks(w: &mut World) {
     let definition = w.confirmed(&dag("d", vec![plain("a", &[]), plain("b", &[])]));
     // A confirmation starts a run too, but chooses nothing: `bea`, who confirmed, may approve.
     let by = |by: &str, by_proven, request: StartRun| StartRun { by: by.into(), by_proven, ..request };
@@ -200,7 +198,7 @@ pub(crate) fn starter_of_a_run_does_not_approve_its_tasks<H: Home>(w: &mut World
     reject(w, run, 1).unwrap();
 }
 
-pub(crate) fn waiting_takes_no_place<H: Home>(w: &mut World<H>) {
+pub(crate) fn waiting_takes_no_place(w: &mut World) {
     let tasks = vec![confirmed(task("a", &[])), plain("b", &[]), task("c", &[]), task("e", &[2])];
     let run = w.go(&Dag { max_parallel: Some(1), ..dag("d", tasks) });
     let c = w.take_one();
@@ -210,7 +208,7 @@ pub(crate) fn waiting_takes_no_place<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "running: waiting waiting completed completed");
 }
 
-pub(crate) fn an_approved_task_waits_for_its_place<H: Home>(w: &mut World<H>) {
+pub(crate) fn an_approved_task_waits_for_its_place(w: &mut World) {
     let late = with(confirmed(task("a", &[])), |more| more.queue_timeout = Some(Millis(10)));
     let run = w.go(&Dag { max_parallel: Some(1), ..dag("d", vec![late, task("b", &[])]) });
     let b = w.take_one();
@@ -223,7 +221,7 @@ pub(crate) fn an_approved_task_waits_for_its_place<H: Home>(w: &mut World<H>) {
     assert_eq!(names(&w.take(9)), ["a"]);
 }
 
-pub(crate) fn nobody_answers<H: Home>(w: &mut World<H>) {
+pub(crate) fn nobody_answers(w: &mut World) {
     for (action, then) in [
         (OnTimeout::Fail, "timed_out skipped skipped"),
         (OnTimeout::Skip, "skipped skipped ready"),
@@ -246,7 +244,7 @@ pub(crate) fn nobody_answers<H: Home>(w: &mut World<H>) {
     }
 }
 
-pub(crate) fn an_answer_in_time_ends_the_wait<H: Home>(w: &mut World<H>) {
+pub(crate) fn an_answer_in_time_ends_the_wait(w: &mut World) {
     let run = w.go(&impatient(OnTimeout::Fail));
     w.sweep_after(9);
     approve(w, run, 0).unwrap();
@@ -255,7 +253,7 @@ pub(crate) fn an_answer_in_time_ends_the_wait<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "completed: completed completed completed");
 }
 
-pub(crate) fn a_stop_cancels_what_waits<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_stop_cancels_what_waits(w: &mut World) {
     let run = w.go(&impatient(OnTimeout::Approve));
     assert_eq!(w.stop(run, StopReason::Cancel), RunStatus::Cancelling);
     // The stop is committed, though it has not got to the task yet.
@@ -267,7 +265,7 @@ pub(crate) fn a_stop_cancels_what_waits<H: Home>(w: &mut World<H>) {
     assert_eq!(code(reject(w, run, 0)), ErrorCode::InvalidTransition);
 }
 
-pub(crate) fn the_run_has_begun_when_a_person_is_asked<H: Home>(w: &mut World<H>) {
+pub(crate) fn the_run_has_begun_when_a_person_is_asked(w: &mut World) {
     let asking = Dag {
         queue_timeout: Some(Millis(10)),
         timeout: Some(Millis(50)),
@@ -281,7 +279,7 @@ pub(crate) fn the_run_has_begun_when_a_person_is_asked<H: Home>(w: &mut World<H>
     assert_eq!(w.story(run), "timed_out: cancelled cancelled");
 }
 
-pub(crate) fn a_run_that_begins_in_a_sweep_is_not_late_in_it<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_run_that_begins_in_a_sweep_is_not_late_in_it(w: &mut World) {
     let late = with(task("a", &[]), |more| more.queue_timeout = Some(Millis(10)));
     let asks = Task { run_if: RunIf::AllDone, ..plain("b", &[0]) };
     let run = w.go(&Dag { queue_timeout: Some(Millis(10)), ..dag("d", vec![late, asks]) });
@@ -290,7 +288,7 @@ pub(crate) fn a_run_that_begins_in_a_sweep_is_not_late_in_it<H: Home>(w: &mut Wo
     assert_eq!(w.story(run), "running: timed_out waiting");
 }
 
-pub(crate) fn a_decision_with_a_key_is_done_once<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_decision_with_a_key_is_done_once(w: &mut World) {
     let run = w.go(&dag("d", vec![plain("a", &[])]));
     let key = |request: &str| {
         Some(IdempotencyKey { caller: "bea".into(), key: "k".into(), request_hash: request.into() })
@@ -303,7 +301,7 @@ pub(crate) fn a_decision_with_a_key_is_done_once<H: Home>(w: &mut World<H>) {
     assert_eq!(code(w.ask(|store| store.approve(keyed(false, "no")))), ErrorCode::DuplicateIdempotencyKey);
 }
 
-pub(crate) fn a_new_life_finds_what_waits<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_new_life_finds_what_waits(w: &mut World) {
     let run = w.go(&dag("d", vec![confirmed(task("a", &[])), plain("b", &[])]));
     let opening = w.reopen();
     assert_eq!(opening.unfinished.len(), 1);
@@ -316,7 +314,7 @@ pub(crate) fn a_new_life_finds_what_waits<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "completed: completed completed");
 }
 
-pub(crate) fn a_resumed_run_carries_the_answer<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_resumed_run_carries_the_answer(w: &mut World) {
     let definition = w.confirmed(&gated());
     let started = w.request(definition);
     let first = w.start(&started).unwrap().key;
@@ -328,7 +326,7 @@ pub(crate) fn a_resumed_run_carries_the_answer<H: Home>(w: &mut World<H>) {
     assert_eq!(w.take_one().upstream.get("ask"), Some(&json!({"region": "eu"})));
 }
 
-pub(crate) fn many_tasks_wait_behind_one_answer<H: Home>(w: &mut World<H>) {
+pub(crate) fn many_tasks_wait_behind_one_answer(w: &mut World) {
     let mut tasks = vec![plain("ask", &[])];
     tasks.extend((0..3_000).map(|n| task(&format!("t{n}"), &[0])));
     let run = w.go(&dag("d", tasks));

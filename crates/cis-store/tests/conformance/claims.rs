@@ -9,10 +9,10 @@ use cis_core::source::Millis;
 use cis_store::port::{Claim, Ending, Recorded};
 use serde_json::json;
 
-use crate::fixture::{Home, World, code, name, names};
+use crate::fixture::{World, code, name, names};
 use crate::support::{dag, failed, handing_on, report, task, with};
 
-pub(crate) fn priority_first_then_ready_order<H: Home>(w: &mut World<H>) {
+pub(crate) fn priority_first_then_ready_order(w: &mut World) {
     let mut tasks = vec![task("a", &[]), task("b", &[]), task("c", &[]), task("d", &[])];
     tasks[2].priority = 5;
     tasks[3].priority = -1;
@@ -25,7 +25,7 @@ pub(crate) fn priority_first_then_ready_order<H: Home>(w: &mut World<H>) {
     assert_eq!(names(&w.take(10)), ["a", "b", "d"]);
 }
 
-pub(crate) fn the_lowest_priority_is_last<H: Home>(w: &mut World<H>) {
+pub(crate) fn the_lowest_priority_is_last(w: &mut World) {
     let mut tasks = vec![task("last", &[]), task("middle", &[]), task("first", &[])];
     (tasks[0].priority, tasks[2].priority) = (i32::MIN, i32::MAX);
     w.go(&dag("d", tasks));
@@ -33,7 +33,7 @@ pub(crate) fn the_lowest_priority_is_last<H: Home>(w: &mut World<H>) {
 }
 
 /// A task that goes back to ready stands behind what was ready before.
-pub(crate) fn what_is_ready_later_comes_later<H: Home>(w: &mut World<H>) {
+pub(crate) fn what_is_ready_later_comes_later(w: &mut World) {
     let mut tasks = vec![task("early", &[])];
     tasks[0].idempotent = true;
     w.go(&dag("one", tasks));
@@ -43,7 +43,7 @@ pub(crate) fn what_is_ready_later_comes_later<H: Home>(w: &mut World<H>) {
     assert_eq!(names(&w.take(10)), ["x", "y", "early"]);
 }
 
-pub(crate) fn kinds_and_scopes_are_filters<H: Home>(w: &mut World<H>) {
+pub(crate) fn kinds_and_scopes_are_filters(w: &mut World) {
     let mut tasks = vec![task("shell", &[]), task("skill", &[])];
     tasks[1].kind = Kind::Skill(Box::new(SkillCall { skill: "echo".into(), input: json!({}) }));
     w.go(&dag("ours", tasks.clone()));
@@ -65,7 +65,7 @@ pub(crate) fn kinds_and_scopes_are_filters<H: Home>(w: &mut World<H>) {
 }
 
 /// Also by what is recorded in the same breath.
-pub(crate) fn what_has_just_become_ready_is_filtered_too<H: Home>(w: &mut World<H>) {
+pub(crate) fn what_has_just_become_ready_is_filtered_too(w: &mut World) {
     let mut tasks = vec![task("first", &[]), task("shell", &[0]), task("skill", &[0])];
     tasks[2].kind = Kind::Skill(Box::new(SkillCall { skill: "echo".into(), input: json!({}) }));
     w.go(&dag("d", tasks));
@@ -76,7 +76,7 @@ pub(crate) fn what_has_just_become_ready_is_filtered_too<H: Home>(w: &mut World<
     assert_eq!(names(&w.take(9)), ["skill"]);
 }
 
-pub(crate) fn a_window_never_holds_more_than_it_may<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_window_never_holds_more_than_it_may(w: &mut World) {
     let mut dag = dag("d", (0..7).map(|n| task(&format!("t{n}"), &[])).collect());
     dag.max_parallel = Some(2);
     let run = w.go(&dag);
@@ -95,7 +95,7 @@ pub(crate) fn a_window_never_holds_more_than_it_may<H: Home>(w: &mut World<H>) {
     assert!(w.story(run).starts_with("failed"));
 }
 
-pub(crate) fn a_window_lets_in_the_most_urgent<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_window_lets_in_the_most_urgent(w: &mut World) {
     let mut tasks: Vec<_> = ["a", "b", "c", "d"].map(|id| task(id, &[])).to_vec();
     (tasks[2].priority, tasks[3].priority) = (1, 9);
     let mut dag = dag("d", tasks);
@@ -110,7 +110,7 @@ pub(crate) fn a_window_lets_in_the_most_urgent<H: Home>(w: &mut World<H>) {
 }
 
 /// Whether they wait for nothing or for the same, and whoever stands first in the file.
-pub(crate) fn a_window_lets_in_the_most_urgent_of_those_that_come_at_once<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_window_lets_in_the_most_urgent_of_those_that_come_at_once(w: &mut World) {
     let mut tasks = vec![task("gate", &[])];
     tasks.extend((0..6).map(|n| cis_core::dag::Task { priority: n, ..task(&format!("t{n}"), &[0]) }));
     let mut dag = dag("d", tasks);
@@ -124,7 +124,7 @@ pub(crate) fn a_window_lets_in_the_most_urgent_of_those_that_come_at_once<H: Hom
 }
 
 /// Two tasks of a window of one give up waiting in the same sweep; the third must still get its place.
-pub(crate) fn a_place_given_up_in_a_sweep_is_free_again<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_place_given_up_in_a_sweep_is_free_again(w: &mut World) {
     let impatient = |id: &str| with(task(id, &[]), |more| more.queue_timeout = Some(Millis(10)));
     let mut dag = dag("d", vec![impatient("a"), impatient("b"), task("c", &[]), task("e", &[])]);
     dag.max_parallel = Some(1);
@@ -137,7 +137,7 @@ pub(crate) fn a_place_given_up_in_a_sweep_is_free_again<H: Home>(w: &mut World<H
     assert_eq!((name(&c), name(&e)), ("c", "e"));
 }
 
-pub(crate) fn stopping_runs_keep_nobody_from_work<H: Home>(w: &mut World<H>) {
+pub(crate) fn stopping_runs_keep_nobody_from_work(w: &mut World) {
     let mut doomed = dag("doomed", (0..20).map(|n| task(&format!("t{n}"), &[])).collect());
     doomed.priority = 9;
     let doomed = w.go(&doomed);
@@ -148,13 +148,13 @@ pub(crate) fn stopping_runs_keep_nobody_from_work<H: Home>(w: &mut World<H>) {
     assert_eq!(names(&w.take(1)), ["b"]);
 }
 
-pub(crate) fn a_stale_fence_changes_nothing<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_stale_fence_changes_nothing(w: &mut World) {
     let mut tasks = vec![task("a", &[])];
     tasks[0].idempotent = true;
     let run = w.go(&dag("d", tasks));
     let first = w.take_one();
     w.end(&first, failed(Failure::Interrupted));
-    let stale = |w: &World<H>| w.end(&first, Ending::Succeeded).recorded == [Recorded::Stale];
+    let stale = |w: &World| w.end(&first, Ending::Succeeded).recorded == [Recorded::Stale];
     assert!(stale(w), "nobody holds it");
     let second = w.take_one();
     assert!(second.fence > first.fence && second.attempt == 2);
@@ -168,7 +168,7 @@ pub(crate) fn a_stale_fence_changes_nothing<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "completed: completed");
 }
 
-pub(crate) fn a_refused_claim_is_told_whatever_is_ready<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_refused_claim_is_told_whatever_is_ready(w: &mut World) {
     let run = w.go(&dag("d", vec![task("a", &[])]));
     let claim = w.take_one();
     let strange = Claim { epoch: Epoch(w.epoch.0 + 1), ..w.claim(1) };
@@ -179,7 +179,7 @@ pub(crate) fn a_refused_claim_is_told_whatever_is_ready<H: Home>(w: &mut World<H
     w.end(&claim, Ending::Succeeded);
 }
 
-pub(crate) fn outputs_reach_those_who_ask<H: Home>(w: &mut World<H>) {
+pub(crate) fn outputs_reach_those_who_ask(w: &mut World) {
     let asks =
         |id: &str, text: &str| with(task(id, &[0]), |more| drop(more.env.insert("X".into(), text.into())));
     w.go(&dag("d", vec![task("a", &[]), asks("b", "{{ tasks.a.outputs.rows }}"), asks("c", "plain")]));
@@ -191,7 +191,7 @@ pub(crate) fn outputs_reach_those_who_ask<H: Home>(w: &mut World<H>) {
     assert!(claimed[1].upstream.is_empty());
 }
 
-pub(crate) fn the_environment_of_a_dag_may_ask_too<H: Home>(w: &mut World<H>) {
+pub(crate) fn the_environment_of_a_dag_may_ask_too(w: &mut World) {
     let mut dag = dag("d", vec![task("a", &[]), task("b", &[0])]);
     dag.env.insert("X".into(), "{{ tasks.a.outputs.rows if tasks.a else 0 }}".into());
     w.go(&dag);

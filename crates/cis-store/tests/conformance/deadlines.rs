@@ -4,10 +4,10 @@ use cis_core::run::RunStatus;
 use cis_core::source::{Millis, Timestamp};
 use cis_store::port::Ending;
 
-use crate::fixture::{Home, World};
+use crate::fixture::World;
 use crate::support::{dag, task, with};
 
-pub(crate) fn a_task_nobody_claims_times_out<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_task_nobody_claims_times_out(w: &mut World) {
     let impatient = with(task("a", &[]), |more| more.queue_timeout = Some(Millis(10)));
     let run = w.go(&dag("d", vec![impatient, task("b", &[0]), task("c", &[])]));
     assert_eq!(w.sweep_after(9).next_due, Some(Timestamp(w.now.0 + 1)));
@@ -18,7 +18,7 @@ pub(crate) fn a_task_nobody_claims_times_out<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "failed: timed_out skipped completed");
 }
 
-pub(crate) fn a_run_nobody_begins_times_out<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_run_nobody_begins_times_out(w: &mut World) {
     let mut dag = dag("d", vec![task("a", &[]), task("b", &[0])]);
     dag.queue_timeout = Some(Millis(10));
     let run = w.go(&dag);
@@ -33,7 +33,7 @@ pub(crate) fn a_run_nobody_begins_times_out<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "timed_out: cancelled cancelled");
 }
 
-pub(crate) fn a_run_over_its_time_is_stopped<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_run_over_its_time_is_stopped(w: &mut World) {
     let mut dag = dag("d", vec![task("a", &[]), task("b", &[0])]);
     dag.timeout = Some(Millis(10));
     let run = w.go(&dag);
@@ -49,7 +49,7 @@ pub(crate) fn a_run_over_its_time_is_stopped<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "timed_out: cancelled cancelled");
 }
 
-pub(crate) fn a_claim_in_time_ends_the_wait<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_claim_in_time_ends_the_wait(w: &mut World) {
     let impatient = with(task("a", &[]), |more| more.queue_timeout = Some(Millis(10)));
     let mut dag = dag("d", vec![impatient]);
     dag.queue_timeout = Some(Millis(10));

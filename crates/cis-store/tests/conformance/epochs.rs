@@ -5,14 +5,14 @@ use cis_core::id::Epoch;
 use cis_core::run::StopReason;
 use cis_core::source::{BootTime, Millis};
 use cis_core::task::TaskStatus;
-use cis_store::Store;
-use cis_store::port::{Claim, Ending, Recorded};
+use cis_store::port::{Claim, CoordinatorStore as _, Ending, Recorded};
 use serde_json::json;
 
-use crate::fixture::{FENCES, Home, World, code, name, names};
+use crate::fixture::{World, code, name, names};
+use crate::home::FENCES;
 use crate::support::{dag, handing_on, report, task, with};
 
-pub(crate) fn a_new_life_finds_what_is_live<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_new_life_finds_what_is_live(w: &mut World) {
     let asks =
         with(task("b", &[0]), |more| drop(more.env.insert("X".into(), "{{ tasks.a.outputs.n }}".into())));
     let run = w.go(&dag("d", vec![task("a", &[]), asks]));
@@ -37,7 +37,7 @@ pub(crate) fn a_new_life_finds_what_is_live<H: Home>(w: &mut World<H>) {
     assert!(w.reopen().unfinished.is_empty());
 }
 
-pub(crate) fn an_old_life_may_claim_no_more<H: Home>(w: &mut World<H>) {
+pub(crate) fn an_old_life_may_claim_no_more(w: &mut World) {
     let old = w.claim(1);
     w.opening();
     assert_eq!(code(w.advance(Vec::new(), Some(old.clone()))), ErrorCode::LeaseExpired);
@@ -47,7 +47,7 @@ pub(crate) fn an_old_life_may_claim_no_more<H: Home>(w: &mut World<H>) {
 }
 
 /// Found by the simulation: it had looked at the clock before somebody set that back.
-pub(crate) fn an_old_life_calls_nothing_overdue<H: Home>(w: &mut World<H>) {
+pub(crate) fn an_old_life_calls_nothing_overdue(w: &mut World) {
     let mut waits = dag("d", vec![task("a", &[])]);
     waits.timeout = Some(Millis(60_000));
     let run = w.go(&waits);
@@ -59,7 +59,7 @@ pub(crate) fn an_old_life_calls_nothing_overdue<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "running: running");
 }
 
-pub(crate) fn nobody_claims_before_a_life_begins<H: Home>(w: &mut World<H>) {
+pub(crate) fn nobody_claims_before_a_life_begins(w: &mut World) {
     w.go(&dag("d", vec![task("a", &[])]));
     let current = w.epoch;
     w.reopen_quietly();
@@ -71,7 +71,7 @@ pub(crate) fn nobody_claims_before_a_life_begins<H: Home>(w: &mut World<H>) {
     assert_eq!(names(&w.take(9)), ["a"]);
 }
 
-pub(crate) fn fences_grow_across_lives<H: Home>(w: &mut World<H>) {
+pub(crate) fn fences_grow_across_lives(w: &mut World) {
     w.go(&dag("d", (0..6).map(|n| task(&format!("t{n}"), &[])).collect()));
     let mut last = None;
     for _ in 0..3 {
@@ -84,7 +84,7 @@ pub(crate) fn fences_grow_across_lives<H: Home>(w: &mut World<H>) {
 }
 
 /// A life is known by the epoch it began with, however many it took for its fences; a new one begins above all of them.
-pub(crate) fn fences_grow_over_epochs_that_are_used_up<H: Home>(w: &mut World<H>) {
+pub(crate) fn fences_grow_over_epochs_that_are_used_up(w: &mut World) {
     let count = 3 * FENCES + 1;
     w.go(&dag("d", (0..2 * count).map(|n| task(&format!("t{n}"), &[])).collect()));
     let (life, mut last) = (w.epoch, None);

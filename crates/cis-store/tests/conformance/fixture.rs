@@ -1,71 +1,29 @@
 //! A store and a coordinator's life on it, in short words: what every case of the suite is given.
 //!
-//! Cases see a store only through its port and through [`Home`], so that any store can be held to them.
+//! Cases see a store only through its operations and through [`Home`], as readers do.
 
 use std::sync::Arc;
 
 use cis_core::dag::Dag;
 use cis_core::error::ErrorCode;
-use cis_core::id::{Epoch, ExecutionId, RunKey};
-use cis_core::review::ReviewId;
+use cis_core::id::{Epoch, RunKey};
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::TaskStatus;
+use cis_store::SqliteStore;
 use cis_store::port::{
-    Advance, Advanced, Answer, Claim, Claimed, Ending, Once, Opening, Published, Report, RunRef, Settle,
-    Settled, StartRun, StopRun, Store, StoreError, Swept, Worked,
+    Advance, Advanced, Answer, Claim, Claimed, CoordinatorStore as _, Ending, Once, Opening, Published,
+    Report, RunRef, Settle, Settled, StartRun, StopRun, StoreError, Swept, Worked,
 };
-use serde_json::Value;
 use tokio::runtime::Runtime;
 
+use crate::home::{Home, Sight};
 use crate::support;
 
-/// Fences that a store under test grants in one epoch: few, so that every case goes from one to the next.
-pub(crate) const FENCES: u32 = 5;
-
-/// Where the stores under test live, and how to look into them from outside.
-pub(crate) trait Home: Sized {
-    type Store: Store;
-
-    /// A new, empty place.
-    fn new() -> Self;
-    /// Opens the store there; what was acknowledged before is still in it.
-    fn open(&self) -> Self::Store;
-    /// Waits until the store has let go of the place.
-    fn close(&self, store: Self::Store);
-    /// A run as readers see it.
-    fn look(&self, run: RunKey) -> Sight;
-    /// Is there such a run?
-    fn knows(&self, run: RunKey) -> bool;
-    /// The review ids of a run's tasks that wait for a person.
-    fn reviews(&self, run: RunKey) -> Vec<ReviewId>;
-    /// Is there anything with this review id?
-    fn knows_review(&self, id: ReviewId) -> bool;
-    /// Every invariant that does not hold.
-    fn violations(&self) -> Vec<String>;
-}
-
-/// A run as readers see it.
-#[derive(Debug)]
-pub(crate) struct Sight {
-    pub(crate) status: RunStatus,
-    pub(crate) tasks: Vec<TaskSight>,
-}
-
-/// A task as readers see it.
-#[derive(Debug)]
-pub(crate) struct TaskSight {
-    pub(crate) execution: ExecutionId,
-    pub(crate) status: TaskStatus,
-    pub(crate) attempt: u32,
-    pub(crate) cause: Option<String>,
-    pub(crate) outputs: Option<Value>,
-}
-
 /// One store with one coordinator.
-pub(crate) struct World<H: Home> {
-    pub(crate) home: H,
-    store: Option<H::Store>,
+pub(crate) struct World {
+    pub(crate) home: Home,
+    store: Option<SqliteStore>,
     runtime: Runtime,
     pub(crate) epoch: Epoch,
     pub(crate) now: Timestamp,
@@ -73,8 +31,8 @@ pub(crate) struct World<H: Home> {
 }
 
 /// Runs one case on a new store, and holds what it leaves to every invariant.
-pub(crate) fn check<H: Home>(case: impl FnOnce(&mut World<H>)) {
-    let home = H::new();
+pub(crate) fn check(case: impl FnOnce(&mut World)) {
+    let home = Home::new();
     let (store, runtime) = (home.open(), support::runtime());
     let mut world =
         World { home, store: Some(store), runtime, epoch: Epoch(0), now: Timestamp(1_000_000), runs: 0 };
@@ -83,9 +41,9 @@ pub(crate) fn check<H: Home>(case: impl FnOnce(&mut World<H>)) {
     assert_eq!(world.home.violations(), [""; 0]);
 }
 
-impl<H: Home> World<H> {
+impl World {
     /// The store itself, for what has no short word here.
-    pub(crate) fn ask<'w, T, F>(&'w self, call: impl FnOnce(&'w H::Store) -> F) -> Answer<T>
+    pub(crate) fn ask<'w, T, F>(&'w self, call: impl FnOnce(&'w SqliteStore) -> F) -> Answer<T>
     where
         F: Future<Output = Answer<T>>,
     {
@@ -108,7 +66,7 @@ impl<H: Home> World<H> {
 
     /// The store goes away and comes back; no coordinator has begun yet.
     pub(crate) fn reopen_quietly(&mut self) {
-        self.home.close(self.store.take().expect("an open store"));
+        self.store.take().expect("an open store").close();
         self.store = Some(self.home.open());
     }
 
@@ -192,7 +150,7 @@ impl<H: Home> World<H> {
     }
 
     pub(crate) fn stop(&self, run: RunKey, reason: StopReason) -> RunStatus {
-        let request = StopRun { key: None, run, reason, now: self.now };
+        let request = StopRun { key: None, run, reason, by: None, now: self.now };
         self.ask(|store| store.stop_run(request)).and_then(Once::plain).expect("stopped")
     }
 

@@ -8,7 +8,7 @@ use cis_core::task::TaskStatus;
 use cis_store::port::{Ending, Fate, StartRun};
 use serde_json::json;
 
-use crate::fixture::{Home, World, name};
+use crate::fixture::{World, name};
 use crate::support::{dag, failed, handing_on, report, task, with};
 
 /// More than any chunk of any step.
@@ -24,7 +24,7 @@ fn fan() -> Dag {
 }
 
 /// Works off what is under way, with the store going away and coming back after every chunk.
-fn work_across_restarts<H: Home>(w: &mut World<H>) -> usize {
+fn work_across_restarts(w: &mut World) -> usize {
     let mut chunks = 1;
     while w.work().more {
         w.reopen();
@@ -34,7 +34,7 @@ fn work_across_restarts<H: Home>(w: &mut World<H>) -> usize {
     chunks
 }
 
-pub(crate) fn a_fan_out_and_back<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_fan_out_and_back(w: &mut World) {
     let run = w.go(&fan());
     w.work_off();
     let first = w.take_one();
@@ -50,7 +50,7 @@ pub(crate) fn a_fan_out_and_back<H: Home>(w: &mut World<H>) {
     assert_eq!(w.count(run, TaskStatus::Completed), WIDE as usize + 2);
 }
 
-pub(crate) fn a_fan_out_across_restarts<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_fan_out_across_restarts(w: &mut World) {
     let run = w.go(&fan());
     assert!(work_across_restarts(w) > 2);
     let first = w.take_one();
@@ -60,7 +60,7 @@ pub(crate) fn a_fan_out_across_restarts<H: Home>(w: &mut World<H>) {
     assert_eq!(w.count(run, TaskStatus::Skipped), WIDE as usize + 1);
 }
 
-pub(crate) fn a_cancel_across_restarts<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_cancel_across_restarts(w: &mut World) {
     let run = w.go(&fan());
     w.work_off();
     w.end(&w.take_one(), Ending::Succeeded);
@@ -77,8 +77,8 @@ pub(crate) fn a_cancel_across_restarts<H: Home>(w: &mut World<H>) {
 }
 
 /// `WIDE` tasks that wait for nothing, some of which have begun when the rest is not there yet.
-fn half_created<H: Home>(
-    w: &mut World<H>,
+fn half_created(
+    w: &mut World,
     dag: &Dag,
 ) -> (cis_core::id::RunKey, std::sync::Arc<cis_store::port::Claimed>) {
     let run = w.go(dag);
@@ -94,7 +94,7 @@ fn wide(name: &str) -> Dag {
     dag(name, (0..WIDE).map(|n| task(&format!("t{n}"), &[])).collect())
 }
 
-pub(crate) fn a_cancel_before_it_is_all_there<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_cancel_before_it_is_all_there(w: &mut World) {
     let (run, claim) = half_created(w, &wide("d"));
     assert_eq!(w.stop(run, StopReason::Cancel), RunStatus::Cancelling);
     // In the middle of it everything still adds up.
@@ -106,7 +106,7 @@ pub(crate) fn a_cancel_before_it_is_all_there<H: Home>(w: &mut World<H>) {
     assert_eq!(w.count(run, TaskStatus::Cancelled), WIDE as usize);
 }
 
-pub(crate) fn a_timeout_before_it_is_all_there<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_timeout_before_it_is_all_there(w: &mut World) {
     let mut dag = wide("d");
     dag.queue_timeout = Some(Millis(10));
     let run = w.go(&dag);
@@ -116,7 +116,7 @@ pub(crate) fn a_timeout_before_it_is_all_there<H: Home>(w: &mut World<H>) {
     assert_eq!(w.count(run, TaskStatus::Cancelled), WIDE as usize);
 }
 
-pub(crate) fn a_chain_of_skips<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_chain_of_skips(w: &mut World) {
     let links =
         (0..WIDE).map(|n| task(&format!("t{n}"), &n.checked_sub(1).map_or(vec![], |before| vec![before])));
     let run = w.go(&dag("chain", links.collect()));
@@ -128,7 +128,7 @@ pub(crate) fn a_chain_of_skips<H: Home>(w: &mut World<H>) {
 }
 
 /// The budget of a transaction runs out while many skipped tasks have their own dependents to tell.
-pub(crate) fn wide_layers_of_skips<H: Home>(w: &mut World<H>) {
+pub(crate) fn wide_layers_of_skips(w: &mut World) {
     let width = 400;
     let mut tasks = vec![task("root", &[])];
     tasks.extend((0..width).map(|n| task(&format!("a{n}"), &[0])));
@@ -154,7 +154,7 @@ fn sorted(mut task: Task) -> Task {
     task
 }
 
-pub(crate) fn a_first_success_while_others_are_told<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_first_success_while_others_are_told(w: &mut World) {
     let middle = (0..WIDE).map(|n| task(&format!("m{n}"), &[0]));
     let mut dag = dag("race", std::iter::once(task("first", &[])).chain(middle).collect());
     dag.policy = Policy::FirstSuccess;
@@ -172,7 +172,7 @@ pub(crate) fn a_first_success_while_others_are_told<H: Home>(w: &mut World<H>) {
     assert_eq!(w.count(run, TaskStatus::Cancelled), WIDE as usize - 2);
 }
 
-pub(crate) fn a_window_over_a_fan_out<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_window_over_a_fan_out(w: &mut World) {
     let mut dag = fan();
     dag.max_parallel = Some(2);
     dag.tasks[2_000].priority = 1;
@@ -196,7 +196,7 @@ pub(crate) fn a_window_over_a_fan_out<H: Home>(w: &mut World<H>) {
 }
 
 /// What a task hands on is there for the first that can start, however many tasks are carried over with it.
-pub(crate) fn a_large_run_carried_over<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_large_run_carried_over(w: &mut World) {
     let asks = with(task("asks", &[WIDE]), |more| {
         drop(more.env.insert("X".into(), "{{ tasks.gives.outputs.n }}".into()))
     });
@@ -229,7 +229,7 @@ pub(crate) fn a_large_run_carried_over<H: Home>(w: &mut World<H>) {
 }
 
 /// A run is not over before all its tasks are there to be seen.
-pub(crate) fn a_large_run_of_nothing_to_do<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_large_run_of_nothing_to_do(w: &mut World) {
     let definition = w.confirmed(&wide("d"));
     let request = StartRun { fates: Some(vec![Fate::Leave; WIDE as usize]), ..w.request(definition) };
     let run = w.start(&request).unwrap();

@@ -10,22 +10,23 @@ use cis_core::run::StopReason;
 use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{
-    Answer, Boot, ClaimWork, Conclude, Concluded, Ending, Heartbeat, Held, Holding, Progress, Store,
+    Answer, Boot, ClaimWork, Conclude, Concluded, CoordinatorStore as _, Ending, Heartbeat, Held, Holding,
+    Progress,
 };
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, World, code};
+use crate::fixture::{World, code};
 use crate::support::{dag, task, with};
 
 const TERM: Millis = Millis(10_000);
 
-fn external(id: &str, after: &[u32], needs: &[&str]) -> Task {
+pub(crate) fn external(id: &str, after: &[u32], needs: &[&str]) -> Task {
     let needs = needs.iter().map(|need| (*need).to_owned()).collect();
     let more = Some(Box::new(More { needs, ..More::default() }));
     Task { kind: Kind::External { input: Box::new(json!({})) }, more, ..task(id, after) }
 }
 
-fn claiming<H: Home>(w: &World<H>, who: &str) -> ClaimWork {
+pub(crate) fn claiming(w: &World, who: &str) -> ClaimWork {
     ClaimWork {
         claim_id: None,
         identity: who.to_owned(),
@@ -39,17 +40,17 @@ fn claiming<H: Home>(w: &World<H>, who: &str) -> ClaimWork {
     }
 }
 
-fn claim<H: Home>(w: &World<H>, who: &str) -> Vec<Held> {
+pub(crate) fn claim(w: &World, who: &str) -> Vec<Held> {
     w.ask(|store| store.claim_work(claiming(w, who))).unwrap()
 }
 
-fn claim_one<H: Home>(w: &World<H>, who: &str) -> Held {
+fn claim_one(w: &World, who: &str) -> Held {
     let mut held = claim(w, who);
     assert_eq!(held.len(), 1);
     held.remove(0)
 }
 
-fn holding<H: Home>(w: &World<H>, held: &Held, who: &str) -> Holding {
+fn holding(w: &World, held: &Held, who: &str) -> Holding {
     Holding {
         execution: held.claim.execution,
         fence: held.claim.fence,
@@ -60,17 +61,17 @@ fn holding<H: Home>(w: &World<H>, held: &Held, who: &str) -> Holding {
     }
 }
 
-fn beat<H: Home>(w: &World<H>, held: &Held, who: &str) -> Answer<Heartbeat> {
+fn beat(w: &World, held: &Held, who: &str) -> Answer<Heartbeat> {
     w.ask(|store| store.heartbeat(holding(w, held, who), None))
 }
 
-fn note<H: Home>(w: &World<H>, held: &Held, who: &str, words: &str) -> Answer<()> {
+fn note(w: &World, held: &Held, who: &str, words: &str) -> Answer<()> {
     let said = Progress { percent: Some(50.0), note: Some(words.to_owned()) };
     w.ask(|store| store.note_progress(holding(w, held, who), said))
 }
 
-fn conclude<H: Home>(
-    w: &World<H>,
+pub(crate) fn conclude(
+    w: &World,
     held: &Held,
     who: &str,
     ending: Ending,
@@ -90,15 +91,15 @@ fn conclude<H: Home>(
     w.ask(|store| store.conclude(request))?.plain()
 }
 
-fn failed(why: &str) -> Ending {
+pub(crate) fn failed(why: &str) -> Ending {
     Ending::Failed { failure: Failure::Exit(1), why: Some(why.to_owned()) }
 }
 
-fn later<H: Home>(w: &mut World<H>, ms: i64) {
+fn later(w: &mut World, ms: i64) {
     w.now = Timestamp(w.now.0 + ms);
 }
 
-pub(crate) fn a_task_goes_to_one_who_can<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_task_goes_to_one_who_can(w: &mut World) {
     let tasks = vec![external("any", &[], &[]), external("gpu", &[], &["gpu", "linux"]), task("own", &[])];
     let run = w.go(&dag("d", tasks));
     assert_eq!(w.take(10).len(), 1, "the node takes only what is its own");
@@ -115,9 +116,9 @@ pub(crate) fn a_task_goes_to_one_who_can<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "running: running running running");
 }
 
-pub(crate) fn a_claim_asked_again_is_the_same_claim<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_claim_asked_again_is_the_same_claim(w: &mut World) {
     w.go(&dag("d", vec![external("a", &[], &[]), external("b", &[], &[])]));
-    let named = |w: &World<H>, id: &str, who: &str| {
+    let named = |w: &World, id: &str, who: &str| {
         let request = ClaimWork { claim_id: Some(id.to_owned()), limit: 1, ..claiming(w, who) };
         let held = w.ask(|store| store.claim_work(request)).unwrap();
         held.iter().map(|held| (held.claim.execution, held.claim.fence)).collect::<Vec<_>>()
@@ -134,9 +135,9 @@ pub(crate) fn a_claim_asked_again_is_the_same_claim<H: Home>(w: &mut World<H>) {
     assert_eq!(named(w, "two", "ann").len(), 1);
 }
 
-pub(crate) fn a_claim_asked_again_is_only_what_is_still_held<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_claim_asked_again_is_only_what_is_still_held(w: &mut World) {
     w.go(&dag("d", vec![external("a", &[], &[])]));
-    let named = |w: &World<H>| {
+    let named = |w: &World| {
         let request = ClaimWork { claim_id: Some("one".to_owned()), ..claiming(w, "ann") };
         w.ask(|store| store.claim_work(request)).unwrap()
     };
@@ -148,7 +149,7 @@ pub(crate) fn a_claim_asked_again_is_only_what_is_still_held<H: Home>(w: &mut Wo
     assert!(named(w).is_empty(), "somebody else holds it now");
 }
 
-pub(crate) fn a_heartbeat_keeps_the_lease_and_never_revives_it<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_heartbeat_keeps_the_lease_and_never_revives_it(w: &mut World) {
     let run = w.go(&dag("d", vec![external("a", &[], &[])]));
     let held = claim_one(w, "ann");
     for _ in 0..5 {
@@ -166,7 +167,7 @@ pub(crate) fn a_heartbeat_keeps_the_lease_and_never_revives_it<H: Home>(w: &mut 
     assert_eq!(code(beat(w, &held, "ann")), ErrorCode::LeaseExpired);
 }
 
-pub(crate) fn a_heartbeat_keeps_nobody_elses_lease<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_heartbeat_keeps_nobody_elses_lease(w: &mut World) {
     let run = w.go(&dag("d", vec![external("a", &[], &[]), external("b", &[], &[])]));
     let held = claim(w, "ann");
     later(w, 8_000);
@@ -176,7 +177,7 @@ pub(crate) fn a_heartbeat_keeps_nobody_elses_lease<H: Home>(w: &mut World<H>) {
     assert_eq!(code(beat(w, &held[1], "ann")), ErrorCode::LeaseExpired);
 }
 
-pub(crate) fn what_a_stale_holder_says_changes_nothing<H: Home>(w: &mut World<H>) {
+pub(crate) fn what_a_stale_holder_says_changes_nothing(w: &mut World) {
     let run = w.go(&dag("d", vec![external("a", &[], &[])]));
     let old = claim_one(w, "ann");
     w.sweep_after(10_000);
@@ -194,7 +195,7 @@ pub(crate) fn what_a_stale_holder_says_changes_nothing<H: Home>(w: &mut World<H>
     assert_eq!(w.story(run), "completed: completed");
 }
 
-pub(crate) fn whoever_takes_over_is_told_how_far_it_was<H: Home>(w: &mut World<H>) {
+pub(crate) fn whoever_takes_over_is_told_how_far_it_was(w: &mut World) {
     w.go(&dag("d", vec![external("a", &[], &[])]));
     let first = claim_one(w, "ann");
     assert!(first.handoff.is_empty());
@@ -208,7 +209,7 @@ pub(crate) fn whoever_takes_over_is_told_how_far_it_was<H: Home>(w: &mut World<H
     assert!(second.handoff.iter().all(|note| note.holder == "ann" && note.percent == Some(50.0)));
 }
 
-pub(crate) fn takeovers_come_to_an_end<H: Home>(w: &mut World<H>) {
+pub(crate) fn takeovers_come_to_an_end(w: &mut World) {
     let run = w.go(&dag("d", vec![external("a", &[], &[])]));
     for _ in 0..4 {
         claim_one(w, "ann");
@@ -218,11 +219,11 @@ pub(crate) fn takeovers_come_to_an_end<H: Home>(w: &mut World<H>) {
     assert_eq!(w.look(run).tasks[0].cause.as_deref(), Some("its holder's lease ran out"));
 }
 
-pub(crate) fn a_result_told_again_is_the_same_answer<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_result_told_again_is_the_same_answer(w: &mut World) {
     let again = with(external("b", &[], &[]), |more| more.retry = Some(crate::support::retry(1, 0)));
     let run = w.go(&dag("d", vec![external("a", &[], &[]), again, external("c", &[], &[])]));
     let held = claim(w, "ann");
-    let tell = |w: &World<H>, n: usize, ending: &Ending, outputs: &Option<Value>| {
+    let tell = |w: &World, n: usize, ending: &Ending, outputs: &Option<Value>| {
         conclude(w, &held[n], "ann", ending.clone(), outputs.clone()).map(|told| told.status)
     };
     let results = [
@@ -242,7 +243,7 @@ pub(crate) fn a_result_told_again_is_the_same_answer<H: Home>(w: &mut World<H>) 
     assert_eq!(w.story(run), "running: completed ready ready");
 }
 
-pub(crate) fn what_is_given_back_costs_no_try<H: Home>(w: &mut World<H>) {
+pub(crate) fn what_is_given_back_costs_no_try(w: &mut World) {
     let run = w.go(&dag("d", vec![external("a", &[], &[])]));
     for _ in 0..9 {
         let held = claim_one(w, "ann");
@@ -253,7 +254,7 @@ pub(crate) fn what_is_given_back_costs_no_try<H: Home>(w: &mut World<H>) {
     assert_eq!(w.look(run).tasks[0].cause.as_deref(), Some("no"));
 }
 
-pub(crate) fn a_holder_is_told_to_stop<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_holder_is_told_to_stop(w: &mut World) {
     let tasks = ["a", "b", "c", "d"].map(|id| external(id, &[], &[])).to_vec();
     let run = w.go(&dag("d", tasks));
     let held = claim(w, "ann");
@@ -272,7 +273,7 @@ pub(crate) fn a_holder_is_told_to_stop<H: Home>(w: &mut World<H>) {
     assert!(w.look(run).status.is_terminal());
 }
 
-pub(crate) fn a_holder_has_the_tasks_own_time<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_holder_has_the_tasks_own_time(w: &mut World) {
     let short = with(external("a", &[], &[]), |more| more.timeout = Some(Millis(15_000)));
     let run = w.go(&dag("d", vec![short]));
     let held = claim_one(w, "ann");
@@ -284,7 +285,7 @@ pub(crate) fn a_holder_has_the_tasks_own_time<H: Home>(w: &mut World<H>) {
     assert_eq!(code(conclude(w, &held, "ann", Ending::Succeeded, None)), ErrorCode::LeaseExpired);
 }
 
-pub(crate) fn leases_outlive_a_restart_and_begin_anew_after_a_boot<H: Home>(w: &mut World<H>) {
+pub(crate) fn leases_outlive_a_restart_and_begin_anew_after_a_boot(w: &mut World) {
     let run = w.go(&dag("d", vec![external("a", &[], &[])]));
     let held = claim_one(w, "ann");
     later(w, 6_000);
@@ -295,7 +296,7 @@ pub(crate) fn leases_outlive_a_restart_and_begin_anew_after_a_boot<H: Home>(w: &
     later(w, 100_000);
     let boot = Boot { id: Arc::from("the next boot"), now: BootTime(7) };
     w.epoch = w.ask(|store| store.open_epoch(w.now, boot.clone())).unwrap().epoch;
-    let sweep = |w: &World<H>, since_boot| {
+    let sweep = |w: &World, since_boot| {
         w.ask(|store| store.sweep(w.epoch, w.now, BootTime(since_boot))).unwrap();
         w.story(run)
     };
@@ -306,7 +307,7 @@ pub(crate) fn leases_outlive_a_restart_and_begin_anew_after_a_boot<H: Home>(w: &
     assert_eq!(sweep(w, 10_007), "running: ready");
 }
 
-pub(crate) fn another_scope_is_not_there<H: Home>(w: &mut World<H>) {
+pub(crate) fn another_scope_is_not_there(w: &mut World) {
     let (a, b): (Scope, Scope) = ("project-a".parse().unwrap(), "project-b".parse().unwrap());
     let mut theirs = dag("d", vec![external("a", &[], &[])]);
     theirs.scope = a.clone();
@@ -319,7 +320,7 @@ pub(crate) fn another_scope_is_not_there<H: Home>(w: &mut World<H>) {
     assert_eq!(code(w.ask(|store| store.heartbeat(blind, None))), ErrorCode::NotFound);
 }
 
-pub(crate) fn a_claim_asked_again_from_other_scopes_is_empty<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_claim_asked_again_from_other_scopes_is_empty(w: &mut World) {
     let scope = |name: &str| Some(vec![name.parse::<Scope>().unwrap()]);
     let mut secret = dag("d", vec![external("a", &[], &[])]);
     secret.scope = "project-b".parse().unwrap();
@@ -331,7 +332,7 @@ pub(crate) fn a_claim_asked_again_from_other_scopes_is_empty<H: Home>(w: &mut Wo
     assert_eq!(w.ask(|store| store.claim_work(asks(scope("project-b")))).unwrap().len(), 1);
 }
 
-pub(crate) fn a_result_told_again_by_another_identity_is_refused<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_result_told_again_by_another_identity_is_refused(w: &mut World) {
     let ids = ["a", "b", "c"];
     let run = w.go(&dag("d", ids.map(|id| external(id, &[], &[])).to_vec()));
     let held = claim(w, "ann");
@@ -348,7 +349,7 @@ pub(crate) fn a_result_told_again_by_another_identity_is_refused<H: Home>(w: &mu
     assert_eq!(w.story(run), "running: completed failed ready");
 }
 
-pub(crate) fn outputs_of_outside_work_are_handed_on<H: Home>(w: &mut World<H>) {
+pub(crate) fn outputs_of_outside_work_are_handed_on(w: &mut World) {
     let mut after = external("b", &[0], &[]);
     after.kind = Kind::External { input: Box::new(json!({"from": "{{ tasks.a.outputs.k }}"})) };
     let run = w.go(&dag("d", vec![external("a", &[], &[]), after]));
@@ -357,4 +358,19 @@ pub(crate) fn outputs_of_outside_work_are_handed_on<H: Home>(w: &mut World<H>) {
     let next = claim_one(w, "ann");
     assert_eq!(next.claim.upstream["a"], json!({"k": "v"}));
     assert_eq!(w.story(run), "running: completed running");
+}
+
+pub(crate) fn lease_is_of_the_task_for_as_long_as_it_is_held(w: &mut World) {
+    w.go(&dag("d", ["a", "b", "c"].map(|id| external(id, &[], &[])).to_vec()));
+    let held = claim(w, "ann");
+    let of = |held: &Held| {
+        let Held { claim, .. } = held;
+        ("task".to_owned(), claim.execution.0, claim.fence, "ann".to_owned())
+    };
+    assert_eq!(w.home.leases(), held.iter().map(of).collect::<Vec<_>>());
+    conclude(w, &held[0], "ann", Ending::Succeeded, None).unwrap();
+    conclude(w, &held[1], "ann", Ending::Released, None).unwrap();
+    assert_eq!(w.home.leases(), [of(&held[2])]);
+    w.sweep_after(10_000);
+    assert_eq!(w.home.leases(), []);
 }

@@ -1,4 +1,4 @@
-//! One suite that every store must pass, and the embedded store held to it.
+//! What the store promises its callers, case by case; after each, every invariant must hold.
 //!
 //! | module | what its cases are about |
 //! |---|---|
@@ -18,6 +18,7 @@
 //! | `large` | steps too large for one transaction, also across a restart |
 //! | `pruning` | making room |
 //! | `epochs` | one coordinator after another |
+//! | `events` | what followers are told, and by whom it was caused |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says so by failing")]
 
@@ -25,7 +26,9 @@ mod approvals;
 mod claims;
 mod deadlines;
 mod epochs;
+mod events;
 mod fixture;
+mod home;
 mod large;
 mod leases;
 mod once;
@@ -41,94 +44,21 @@ mod stopping;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::path::PathBuf;
-
-use cis_core::id::RunKey;
-use cis_core::review::ReviewId;
-use cis_store::sqlite::{Chunks, Durability, Reader, SqliteStore, check};
-use fixture::{FENCES, Home, Sight, TaskSight};
-use tempfile::TempDir;
-
-/// The suite, for the stores of one kind of home.
+/// Runs each case as a test of its own, on a new store.
 macro_rules! suite {
-    ($name:ident, $home:ty: $($module:ident { $($case:ident,)* })*) => {
-        mod $name {
+    ($($module:ident { $($case:ident,)* })*) => {
+        mod suite {
             $(mod $module {
                 $(#[test]
                 fn $case() {
-                    crate::fixture::check::<$home>(crate::$module::$case);
+                    crate::fixture::check(crate::$module::$case);
                 })*
             })*
         }
     };
 }
 
-/// A directory with one SQLite file.
-struct SqliteHome {
-    dir: TempDir,
-}
-
-impl SqliteHome {
-    fn file(&self) -> PathBuf {
-        self.dir.path().join("dag.db")
-    }
-
-    fn reader(&self) -> Reader {
-        Reader::open(&self.file()).expect("a reader")
-    }
-}
-
-impl Home for SqliteHome {
-    type Store = SqliteStore;
-
-    fn new() -> Self {
-        Self { dir: support::dir() }
-    }
-
-    fn open(&self) -> SqliteStore {
-        let chunks = Chunks { fences: FENCES, ..Chunks::default() };
-        SqliteStore::open_in_chunks(&self.file(), Durability::Process, chunks).expect("a store")
-    }
-
-    fn close(&self, store: SqliteStore) {
-        store.close();
-    }
-
-    fn look(&self, run: RunKey) -> Sight {
-        let reader = self.reader();
-        let line = reader.run(run).expect("a run line").expect("a run");
-        let tasks = reader.tasks(&line, &[], u32::MAX).expect("its tasks").into_iter();
-        let tasks = tasks.map(|task| TaskSight {
-            execution: task.execution_id,
-            status: task.status,
-            attempt: task.attempt,
-            cause: task.cause,
-            outputs: task.outputs,
-        });
-        Sight { status: line.status, tasks: tasks.collect() }
-    }
-
-    fn knows(&self, run: RunKey) -> bool {
-        self.reader().run(run).expect("a look").is_some()
-    }
-
-    fn reviews(&self, run: RunKey) -> Vec<ReviewId> {
-        let reader = self.reader();
-        let line = reader.run(run).expect("a run line").expect("a run");
-        let tasks = reader.tasks(&line, &[], u32::MAX).expect("its tasks");
-        tasks.iter().filter_map(|task| task.review_id).collect()
-    }
-
-    fn knows_review(&self, id: ReviewId) -> bool {
-        self.reader().review(id).expect("a look").is_some()
-    }
-
-    fn violations(&self) -> Vec<String> {
-        check::violations(&self.reader()).expect("a check")
-    }
-}
-
-suite! { sqlite, crate::SqliteHome:
+suite! {
     publish {
         the_same_content_is_one_revision,
         other_content_is_a_conflict,
@@ -201,6 +131,7 @@ suite! { sqlite, crate::SqliteHome:
         a_claim_asked_again_from_other_scopes_is_empty,
         a_result_told_again_by_another_identity_is_refused,
         outputs_of_outside_work_are_handed_on,
+        lease_is_of_the_task_for_as_long_as_it_is_held,
     }
     outcomes {
         dependents_are_claimed_in_the_same_transaction,
@@ -290,6 +221,15 @@ suite! { sqlite, crate::SqliteHome:
         a_window_over_a_fan_out,
         a_large_run_carried_over,
         a_large_run_of_nothing_to_do,
+    }
+    events {
+        decisions_name_who_decided,
+        starts_pauses_and_stops_name_who_asked,
+        changes_of_the_node_itself_name_nobody,
+        approvals_name_who_approved_and_what_follows_names_nobody,
+        claims_from_outside_name_identity_holder_and_fence,
+        results_name_the_identity_that_told_them,
+        refused_words_are_told_to_no_follower,
     }
     pruning {
         what_is_over_goes_and_is_still_known,

@@ -4,13 +4,14 @@ use cis_core::error::ErrorCode;
 use cis_core::id::Scope;
 use cis_core::run::{RunStatus, StopReason};
 use cis_store::port::{
-    Answer, Decide, Decided, IdempotencyKey, Once, Publish, RevisionStatus, StartRun, StopRun, Store,
+    Answer, CoordinatorStore as _, Decide, Decided, IdempotencyKey, Once, Publish, RevisionStatus, StartRun,
+    StopRun,
 };
 
-use crate::fixture::{Home, World, code};
+use crate::fixture::{World, code};
 use crate::support::{self, dag, run_id, task};
 
-fn decide<H: Home>(w: &World<H>, id: &str, by: &str, run: u64) -> Decide {
+fn decide(w: &World, id: &str, by: &str, run: u64) -> Decide {
     Decide {
         key: None,
         scope: Scope::global(),
@@ -27,7 +28,7 @@ fn decide<H: Home>(w: &World<H>, id: &str, by: &str, run: u64) -> Decide {
     }
 }
 
-fn ask<H: Home>(w: &World<H>, request: Decide) -> Answer<Decided> {
+fn ask(w: &World, request: Decide) -> Answer<Decided> {
     w.ask(|store| store.decide(request))?.plain()
 }
 
@@ -35,7 +36,7 @@ fn key(name: &str, request: &str) -> Option<IdempotencyKey> {
     Some(IdempotencyKey { caller: "ann".into(), key: name.into(), request_hash: request.into() })
 }
 
-pub(crate) fn a_confirmation_starts_one_run<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_confirmation_starts_one_run(w: &mut World) {
     w.publish(&dag("d", vec![task("a", &[])])).unwrap();
     let first = ask(w, decide(w, "d", "bea", 1)).unwrap();
     assert!(first.changed && first.status == RevisionStatus::Confirmed);
@@ -49,7 +50,7 @@ pub(crate) fn a_confirmation_starts_one_run<H: Home>(w: &mut World<H>) {
     );
 }
 
-pub(crate) fn publishers_do_not_confirm_their_own<H: Home>(w: &mut World<H>) {
+pub(crate) fn publishers_do_not_confirm_their_own(w: &mut World) {
     let published = support::publish(&dag("d", vec![task("a", &[])]), w.now);
     let by = published.by.clone();
     w.ask(|store| store.publish(published)).unwrap().plain().unwrap();
@@ -58,7 +59,7 @@ pub(crate) fn publishers_do_not_confirm_their_own<H: Home>(w: &mut World<H>) {
     assert!(ask(w, may).unwrap().run.is_some());
 }
 
-pub(crate) fn owners_alone_confirm_what_was_published_without_proof<H: Home>(w: &mut World<H>) {
+pub(crate) fn owners_alone_confirm_what_was_published_without_proof(w: &mut World) {
     let did = |id: &str| Publish {
         by: "did:cis:a:1".into(),
         by_proven: false,
@@ -77,7 +78,7 @@ pub(crate) fn owners_alone_confirm_what_was_published_without_proof<H: Home>(w: 
     assert_eq!(ask(w, reject).unwrap().status, RevisionStatus::Rejected);
 }
 
-pub(crate) fn publishing_again_neither_proves_nor_disproves_the_first_publisher<H: Home>(w: &mut World<H>) {
+pub(crate) fn publishing_again_neither_proves_nor_disproves_the_first_publisher(w: &mut World) {
     let publish = |id: &str, by_proven| {
         let by = if by_proven { "ann".into() } else { "did:cis:a:1".into() };
         let request = Publish { by, by_proven, ..support::publish(&dag(id, vec![task("a", &[])]), w.now) };
@@ -97,7 +98,7 @@ pub(crate) fn publishing_again_neither_proves_nor_disproves_the_first_publisher<
     assert_eq!(code(ask(w, which)), ErrorCode::Forbidden);
 }
 
-pub(crate) fn a_second_revision_is_decided_by_its_content<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_second_revision_is_decided_by_its_content(w: &mut World) {
     w.publish(&dag("d", vec![task("a", &[])])).unwrap();
     let two = Publish { new_revision: true, ..support::publish(&dag("d", vec![task("b", &[])]), w.now) };
     let two = w.ask(|store| store.publish(two)).unwrap().plain().unwrap();
@@ -106,7 +107,7 @@ pub(crate) fn a_second_revision_is_decided_by_its_content<H: Home>(w: &mut World
     assert_eq!(ask(w, which).unwrap().revision, two.revision);
 }
 
-pub(crate) fn a_key_is_answered_the_same<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_key_is_answered_the_same(w: &mut World) {
     let one = dag("d", vec![task("a", &[])]);
     let publish = |key| Publish { key, ..support::publish(&one, w.now) };
     let first = w.ask(|store| store.publish(publish(key("k", "r")))).unwrap();
@@ -122,7 +123,7 @@ pub(crate) fn a_key_is_answered_the_same<H: Home>(w: &mut World<H>) {
     assert!(!w.ask(|store| store.publish(publish(Some(sibling)))).unwrap().replayed);
 }
 
-pub(crate) fn a_refusal_is_kept_and_what_it_did_is_not<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_refusal_is_kept_and_what_it_did_is_not(w: &mut World) {
     let request = |by: &str| Decide { key: key("k", "r"), ..decide(w, "d", by, 1) };
     let missing = w.ask(|store| store.decide(request("bea"))).unwrap();
     assert_eq!(missing.answer.as_ref().unwrap_err().code, ErrorCode::NotFound);
@@ -133,7 +134,7 @@ pub(crate) fn a_refusal_is_kept_and_what_it_did_is_not<H: Home>(w: &mut World<H>
     assert!(ask(w, decide(w, "d", "bea", 1)).unwrap().changed);
 }
 
-pub(crate) fn a_run_is_started_and_stopped_once<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_run_is_started_and_stopped_once(w: &mut World) {
     let definition = w.confirmed(&dag("d", vec![task("a", &[])]));
     let mut start = || StartRun { key: key("k", "r"), ..w.request(definition) };
     let (one, two) = (start(), start());
@@ -143,8 +144,13 @@ pub(crate) fn a_run_is_started_and_stopped_once<H: Home>(w: &mut World<H>) {
     assert_eq!(again, Once { answer: first.answer.clone(), replayed: true });
     let run = first.answer.unwrap();
     let stop = |name, request| {
-        let request =
-            StopRun { key: key(name, request), run: run.key, reason: StopReason::Cancel, now: w.now };
+        let request = StopRun {
+            key: key(name, request),
+            run: run.key,
+            reason: StopReason::Cancel,
+            by: None,
+            now: w.now,
+        };
         w.ask(|store| store.stop_run(request))
     };
     assert_eq!(code(stop("k", "s")), ErrorCode::DuplicateIdempotencyKey);
@@ -159,7 +165,7 @@ pub(crate) fn a_run_is_started_and_stopped_once<H: Home>(w: &mut World<H>) {
     assert_eq!(w.ask(|store| store.start_run(right)).unwrap(), Once { replayed: true, ..refused });
 }
 
-pub(crate) fn an_answer_is_kept_for_a_day<H: Home>(w: &mut World<H>) {
+pub(crate) fn an_answer_is_kept_for_a_day(w: &mut World) {
     let one = dag("d", vec![task("a", &[])]);
     let publish = |now| Publish { key: key("k", "r"), ..support::publish(&one, now) };
     w.ask(|store| store.publish(publish(w.now))).unwrap();

@@ -6,14 +6,14 @@ use cis_core::task::TaskStatus;
 use cis_store::port::{Ending, StartRun};
 use serde_json::json;
 
-use crate::fixture::{Home, World, name, names};
+use crate::fixture::{World, name, names};
 use crate::support::{dag, failed, handing_on, report, task, with};
 
 fn fails(bad: &'static str) -> impl Fn(&str) -> Ending {
     move |id| if id == bad { failed(Failure::Exit(1)) } else { Ending::Succeeded }
 }
 
-pub(crate) fn dependents_are_claimed_in_the_same_transaction<H: Home>(w: &mut World<H>) {
+pub(crate) fn dependents_are_claimed_in_the_same_transaction(w: &mut World) {
     let run = w.go(&dag("d", vec![task("a", &[]), task("b", &[0]), task("c", &[0, 1])]));
     let a = w.take_one();
     let next = w.advance(vec![report(&a, Ending::Succeeded, w.now)], Some(w.claim(9))).unwrap();
@@ -26,7 +26,7 @@ pub(crate) fn dependents_are_claimed_in_the_same_transaction<H: Home>(w: &mut Wo
 }
 
 /// Four outcomes of `a`, and what each rule makes of them in `b`; `c` depends on `b` with the same rule.
-pub(crate) fn rules_over_every_outcome<H: Home>(w: &mut World<H>) {
+pub(crate) fn rules_over_every_outcome(w: &mut World) {
     let outcomes = [
         ("completed", Ending::Succeeded, "true"),
         ("failed", failed(Failure::Exit(1)), "true"),
@@ -58,7 +58,7 @@ pub(crate) fn rules_over_every_outcome<H: Home>(w: &mut World<H>) {
     }
 }
 
-pub(crate) fn skips_cascade<H: Home>(w: &mut World<H>) {
+pub(crate) fn skips_cascade(w: &mut World) {
     //  a ─ b ─ c ─ d(all_done)      e ─ f
     let mut tasks = vec![
         task("a", &[]),
@@ -77,7 +77,7 @@ pub(crate) fn skips_cascade<H: Home>(w: &mut World<H>) {
     assert_eq!(sight.tasks[2].cause.as_deref(), Some("`b` did not complete"));
 }
 
-pub(crate) fn when_decides<H: Home>(w: &mut World<H>) {
+pub(crate) fn when_decides(w: &mut World) {
     for (when, story) in [
         ("params.go", "completed: completed completed"),
         ("not params.go", "completed: skipped completed"),
@@ -95,7 +95,7 @@ pub(crate) fn when_decides<H: Home>(w: &mut World<H>) {
     }
 }
 
-pub(crate) fn when_sees_outputs<H: Home>(w: &mut World<H>) {
+pub(crate) fn when_sees_outputs(w: &mut World) {
     let when = |id: &str, text: &str| with(task(id, &[0]), |more| more.when = Some(text.to_owned()));
     let tasks = vec![
         task("a", &[]),
@@ -110,7 +110,7 @@ pub(crate) fn when_sees_outputs<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "completed: completed completed skipped");
 }
 
-pub(crate) fn all_success_counts_every_failure<H: Home>(w: &mut World<H>) {
+pub(crate) fn all_success_counts_every_failure(w: &mut World) {
     let mut tasks = vec![task("a", &[]), task("b", &[])];
     tasks[0].debt_ignorable = true;
     let run = w.go(&dag("d", tasks));
@@ -118,7 +118,7 @@ pub(crate) fn all_success_counts_every_failure<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "failed: failed completed");
 }
 
-pub(crate) fn first_success_stops_the_rest<H: Home>(w: &mut World<H>) {
+pub(crate) fn first_success_stops_the_rest(w: &mut World) {
     let mut dag =
         dag("d", vec![task("a", &[]), task("b", &[0]), task("c", &[]), task("e", &[]), task("f", &[3])]);
     dag.policy = Policy::FirstSuccess;
@@ -139,7 +139,7 @@ pub(crate) fn first_success_stops_the_rest<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "completed: completed cancelled completed cancelled cancelled");
 }
 
-pub(crate) fn first_success_needs_one<H: Home>(w: &mut World<H>) {
+pub(crate) fn first_success_needs_one(w: &mut World) {
     let mut two = dag("two", vec![task("a", &[]), task("b", &[])]);
     two.policy = Policy::FirstSuccess;
     let run = w.go(&two);
@@ -156,7 +156,7 @@ pub(crate) fn first_success_needs_one<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "completed: failed completed");
 }
 
-pub(crate) fn debts_are_not_failures<H: Home>(w: &mut World<H>) {
+pub(crate) fn debts_are_not_failures(w: &mut World) {
     for (bad, status) in [("a", "completed"), ("b", "failed")] {
         let mut dag = dag(bad, vec![task("a", &[]), task("b", &[])]);
         dag.policy = Policy::AllowDebt;

@@ -5,19 +5,19 @@ use cis_core::id::{RunKey, Scope};
 use cis_core::retry::Failure;
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::task::TaskStatus;
-use cis_store::port::{Answer, Ending, Store};
+use cis_store::port::{Answer, Ending};
 
-use crate::fixture::{Home, World, code, name, names};
+use crate::fixture::{World, code, name, names};
 use crate::support::{dag, failed, report, retry, task, with};
 
 /// More than any chunk of any step.
 const WIDE: u32 = 3_000;
 
-fn pause<H: Home>(w: &World<H>, run: RunKey, paused: bool) -> Answer<RunStatus> {
-    w.ask(|store| store.pause_run(run, paused, w.now))
+fn pause(w: &World, run: RunKey, paused: bool) -> Answer<RunStatus> {
+    w.ask(|store| store.pause_run(run, paused, None, w.now))
 }
 
-pub(crate) fn nothing_more_of_a_paused_run_is_claimed<H: Home>(w: &mut World<H>) {
+pub(crate) fn nothing_more_of_a_paused_run_is_claimed(w: &mut World) {
     let run = w.go(&dag("d", vec![task("a", &[]), task("b", &[0]), task("c", &[])]));
     let a = w.take(1).remove(0);
     assert_eq!(pause(w, run, true).unwrap(), RunStatus::Running);
@@ -35,7 +35,7 @@ pub(crate) fn nothing_more_of_a_paused_run_is_claimed<H: Home>(w: &mut World<H>)
     assert_eq!(names(&w.take(9)), ["c", "b"]);
 }
 
-pub(crate) fn pausing_again_changes_nothing<H: Home>(w: &mut World<H>) {
+pub(crate) fn pausing_again_changes_nothing(w: &mut World) {
     let run = w.go(&dag("d", vec![task("a", &[])]));
     for paused in [false, true, true, false, false] {
         assert_eq!(pause(w, run, paused).unwrap(), RunStatus::Queued);
@@ -49,7 +49,7 @@ pub(crate) fn pausing_again_changes_nothing<H: Home>(w: &mut World<H>) {
     }
 }
 
-pub(crate) fn a_paused_run_can_be_stopped<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_paused_run_can_be_stopped(w: &mut World) {
     let mut wide = dag("d", (0..5).map(|n| task(&format!("t{n}"), &[])).collect());
     wide.max_parallel = Some(2);
     let run = w.go(&wide);
@@ -63,7 +63,7 @@ pub(crate) fn a_paused_run_can_be_stopped<H: Home>(w: &mut World<H>) {
 }
 
 /// Places are taken and given up as ever; what has one is not claimed before its run goes on.
-pub(crate) fn a_pause_and_a_window<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_pause_and_a_window(w: &mut World) {
     let mut dag = dag("d", ["a", "b", "c", "e"].map(|id| task(id, &[])).to_vec());
     dag.max_parallel = Some(2);
     let run = w.go(&dag);
@@ -78,7 +78,7 @@ pub(crate) fn a_pause_and_a_window<H: Home>(w: &mut World<H>) {
     assert!(w.take(9).is_empty(), "the window is full");
 }
 
-pub(crate) fn a_pause_and_a_backoff<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_pause_and_a_backoff(w: &mut World) {
     let again = |id: &str| with(task(id, &[]), |more| more.retry = Some(retry(1, 50)));
     let run = w.go(&dag("d", vec![again("a"), again("b")]));
     let live = w.take(9);
@@ -94,7 +94,7 @@ pub(crate) fn a_pause_and_a_backoff<H: Home>(w: &mut World<H>) {
 }
 
 /// However much is paused, whoever comes next finds its work; and changing one's mind half way leaves nothing behind.
-pub(crate) fn a_large_pause_across_restarts<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_large_pause_across_restarts(w: &mut World) {
     let tasks = std::iter::once(task("first", &[])).chain((1..WIDE).map(|n| task(&format!("t{n}"), &[0])));
     let mut large = dag("large", tasks.collect());
     large.priority = 9;
@@ -119,7 +119,7 @@ pub(crate) fn a_large_pause_across_restarts<H: Home>(w: &mut World<H>) {
     assert_eq!(w.take(WIDE).len(), WIDE as usize - 1);
 }
 
-pub(crate) fn a_run_paused_before_it_is_all_there<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_run_paused_before_it_is_all_there(w: &mut World) {
     let run = w.go(&dag("d", (0..WIDE).map(|n| task(&format!("t{n}"), &[])).collect()));
     let some = w.take(3);
     pause(w, run, true).unwrap();
@@ -130,7 +130,7 @@ pub(crate) fn a_run_paused_before_it_is_all_there<H: Home>(w: &mut World<H>) {
     assert_eq!(w.take(WIDE).len() + some.len(), WIDE as usize);
 }
 
-pub(crate) fn nothing_of_a_paused_scope_is_claimed<H: Home>(w: &mut World<H>) {
+pub(crate) fn nothing_of_a_paused_scope_is_claimed(w: &mut World) {
     let (ours, theirs): (Scope, Scope) = ("project-a".parse().unwrap(), "project-b".parse().unwrap());
     let in_scope = |id: &str, scope: &Scope| {
         let mut dag = dag(id, vec![task(id, &[]), task("then", &[0])]);
@@ -138,7 +138,7 @@ pub(crate) fn nothing_of_a_paused_scope_is_claimed<H: Home>(w: &mut World<H>) {
         dag
     };
     w.go(&in_scope("ours", &ours));
-    let pause = |w: &World<H>, paused| w.ask(|store| store.pause_scope(ours.clone(), paused, w.now)).unwrap();
+    let pause = |w: &World, paused| w.ask(|store| store.pause_scope(ours.clone(), paused, w.now)).unwrap();
     assert!(pause(w, true) && !pause(w, true));
     w.go(&in_scope("theirs", &theirs));
     let first = w.take_one();

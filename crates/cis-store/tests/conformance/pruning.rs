@@ -4,20 +4,20 @@ use cis_core::error::ErrorCode;
 use cis_core::id::RunKey;
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::source::Timestamp;
-use cis_store::port::{Ending, Fate, Once, Prune, Pruned, RunRef, StartRun, StopRun, Store};
+use cis_store::port::{CoordinatorStore as _, Ending, Fate, Once, Prune, Pruned, RunRef, StartRun, StopRun};
 
-use crate::fixture::{Home, World, code};
+use crate::fixture::{World, code};
 use crate::support::{dag, report, task};
 
 /// More than one chunk of tasks, and several of events.
 const WIDE: u32 = 1_200;
 
-fn chunk<H: Home>(w: &World<H>, request: Prune) -> Pruned {
+fn chunk(w: &World, request: Prune) -> Pruned {
     w.ask(|store| store.prune(request)).expect("a chunk")
 }
 
 /// Prunes to the end what is over by now; answers what went.
-fn prune<H: Home>(w: &mut World<H>, keep: u32) -> Vec<RunKey> {
+fn prune(w: &mut World, keep: u32) -> Vec<RunKey> {
     w.now = Timestamp(w.now.0 + 1);
     let mut request = Prune::new(w.now, keep, w.now);
     let mut gone = Vec::new();
@@ -36,7 +36,7 @@ fn one(id: &str) -> cis_core::dag::Dag {
     dag(id, vec![task("a", &[])])
 }
 
-pub(crate) fn what_is_over_goes_and_is_still_known<H: Home>(w: &mut World<H>) {
+pub(crate) fn what_is_over_goes_and_is_still_known(w: &mut World) {
     let definition = w.confirmed(&one("d"));
     let first = StartRun { by_confirmation: true, ..w.request(definition) };
     let run = w.start(&first).unwrap();
@@ -52,7 +52,7 @@ pub(crate) fn what_is_over_goes_and_is_still_known<H: Home>(w: &mut World<H>) {
     assert_eq!((w.start(&first).unwrap(), w.start(&again).unwrap()), (stands.clone(), stands));
     assert!(w.take(9).is_empty());
     assert!(!w.publish(&one("d")).unwrap().created);
-    let stop = StopRun { key: None, run: run.key, reason: StopReason::Cancel, now: w.now };
+    let stop = StopRun { key: None, run: run.key, reason: StopReason::Cancel, by: None, now: w.now };
     assert_eq!(code(w.ask(|store| store.stop_run(stop)).and_then(Once::plain)), ErrorCode::Gone);
     // Neither its key nor its number is ever another's, across restarts neither.
     w.reopen();
@@ -62,7 +62,7 @@ pub(crate) fn what_is_over_goes_and_is_still_known<H: Home>(w: &mut World<H>) {
     assert_eq!(prune(w, 0), []);
 }
 
-pub(crate) fn a_late_word_about_what_is_gone_changes_nothing<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_late_word_about_what_is_gone_changes_nothing(w: &mut World) {
     w.go(&one("d"));
     let claim = w.take_one();
     w.end(&claim, Ending::Succeeded);
@@ -71,7 +71,7 @@ pub(crate) fn a_late_word_about_what_is_gone_changes_nothing<H: Home>(w: &mut Wo
     assert_eq!(late.recorded, [cis_store::port::Recorded::Stale]);
 }
 
-pub(crate) fn what_is_needed_stays_until_it_is_not<H: Home>(w: &mut World<H>) {
+pub(crate) fn what_is_needed_stays_until_it_is_not(w: &mut World) {
     let definition = w.confirmed(&dag("d", vec![task("a", &[]), task("b", &[])]));
     let request = w.request(definition);
     let failed = w.start(&request).unwrap().key;
@@ -98,10 +98,10 @@ pub(crate) fn what_is_needed_stays_until_it_is_not<H: Home>(w: &mut World<H>) {
     assert_eq!(code(w.start(&too_late)), ErrorCode::Gone);
 }
 
-pub(crate) fn what_is_still_to_be_done_keeps_a_run<H: Home>(w: &mut World<H>) {
+pub(crate) fn what_is_still_to_be_done_keeps_a_run(w: &mut World) {
     let run = w.go(&one("d"));
     let claim = w.take_one();
-    w.ask(|store| store.pause_run(run, true, w.now)).unwrap();
+    w.ask(|store| store.pause_run(run, true, None, w.now)).unwrap();
     assert_eq!(w.end(&claim, Ending::Succeeded).ended.len(), 1);
     // It is over, and a step of its pause is left.
     assert_eq!(prune(w, 0), []);
@@ -109,7 +109,7 @@ pub(crate) fn what_is_still_to_be_done_keeps_a_run<H: Home>(w: &mut World<H>) {
     assert_eq!(prune(w, 0), [run]);
 }
 
-pub(crate) fn the_latest_of_each_dag_can_be_kept<H: Home>(w: &mut World<H>) {
+pub(crate) fn the_latest_of_each_dag_can_be_kept(w: &mut World) {
     let mut runs = Vec::new();
     for id in ["d", "e"] {
         let definition = w.confirmed(&one(id));
@@ -126,7 +126,7 @@ pub(crate) fn the_latest_of_each_dag_can_be_kept<H: Home>(w: &mut World<H>) {
 }
 
 /// However large it is, it goes in small chunks; in between everything holds, also across restarts, and others work on.
-pub(crate) fn a_large_run_goes_in_chunks<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_large_run_goes_in_chunks(w: &mut World) {
     let tasks = (0..WIDE).map(|n| task(&format!("t{n}"), &[])).collect();
     let large = w.go(&dag("large", tasks));
     w.play(|_| Ending::Succeeded);

@@ -3,12 +3,12 @@
 use cis_core::error::ErrorCode;
 use cis_core::id::{Revision, Scope};
 use cis_core::source::{Millis, Timestamp};
-use cis_store::port::{Publish, RevisionStatus, Settle, Store};
+use cis_store::port::{Publish, RevisionStatus, Settle};
 
-use crate::fixture::{Home, World, code};
+use crate::fixture::{World, code};
 use crate::support::{self, dag, task};
 
-pub(crate) fn the_same_content_is_one_revision<H: Home>(w: &mut World<H>) {
+pub(crate) fn the_same_content_is_one_revision(w: &mut World) {
     let dag = dag("d", vec![task("a", &[])]);
     let first = w.publish(&dag).unwrap();
     assert!(first.created);
@@ -20,7 +20,7 @@ pub(crate) fn the_same_content_is_one_revision<H: Home>(w: &mut World<H>) {
     assert_eq!(w.publish(&dag).unwrap().status, RevisionStatus::Confirmed);
 }
 
-pub(crate) fn other_content_is_a_conflict<H: Home>(w: &mut World<H>) {
+pub(crate) fn other_content_is_a_conflict(w: &mut World) {
     let first = w.publish(&dag("d", vec![task("a", &[])])).unwrap();
     let other = dag("d", vec![task("b", &[])]);
     assert_eq!(code(w.publish(&other)), ErrorCode::ContentConflict);
@@ -29,7 +29,7 @@ pub(crate) fn other_content_is_a_conflict<H: Home>(w: &mut World<H>) {
     assert_eq!(code(w.publish(&other)), ErrorCode::ContentConflict);
 }
 
-pub(crate) fn a_new_revision_needs_its_own_confirmation<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_new_revision_needs_its_own_confirmation(w: &mut World) {
     let (one, two) = (dag("d", vec![task("a", &[])]), dag("d", vec![task("b", &[])]));
     w.confirmed(&one);
     let request = Publish { new_revision: true, ..support::publish(&two, w.now) };
@@ -42,7 +42,7 @@ pub(crate) fn a_new_revision_needs_its_own_confirmation<H: Home>(w: &mut World<H
     assert_eq!(w.publish(&one).unwrap().revision, Revision(1));
 }
 
-pub(crate) fn rejected_content_may_be_asked_for_again<H: Home>(w: &mut World<H>) {
+pub(crate) fn rejected_content_may_be_asked_for_again(w: &mut World) {
     let dag = dag("d", vec![task("a", &[])]);
     let first = w.publish(&dag).unwrap();
     w.settle(&first, false).unwrap();
@@ -53,7 +53,7 @@ pub(crate) fn rejected_content_may_be_asked_for_again<H: Home>(w: &mut World<H>)
     assert!(!w.publish(&dag).unwrap().created);
 }
 
-pub(crate) fn expired_content_may_be_asked_for_again<H: Home>(w: &mut World<H>) {
+pub(crate) fn expired_content_may_be_asked_for_again(w: &mut World) {
     let dag = dag("d", vec![task("a", &[])]);
     let expires_at = Some(Timestamp(w.now.0 + 10));
     let request = Publish { expires_at, ..support::publish(&dag, w.now) };
@@ -66,7 +66,7 @@ pub(crate) fn expired_content_may_be_asked_for_again<H: Home>(w: &mut World<H>) 
 }
 
 /// Nobody depends on how soon a sweep comes by.
-pub(crate) fn what_is_overdue_is_over<H: Home>(w: &mut World<H>) {
+pub(crate) fn what_is_overdue_is_over(w: &mut World) {
     let dag = dag("d", vec![task("a", &[])]);
     let ask =
         |now: Timestamp| Publish { expires_at: Some(Timestamp(now.0 + 10)), ..support::publish(&dag, now) };
@@ -84,7 +84,7 @@ pub(crate) fn what_is_overdue_is_over<H: Home>(w: &mut World<H>) {
     assert_eq!(w.publish(&dag).unwrap().waits, None);
 }
 
-pub(crate) fn scopes_do_not_meet<H: Home>(w: &mut World<H>) {
+pub(crate) fn scopes_do_not_meet(w: &mut World) {
     let ours = dag("build", vec![task("a", &[])]);
     let mut theirs = dag("build", vec![task("b", &[])]);
     theirs.scope = "project-x".parse::<Scope>().unwrap();
@@ -93,14 +93,14 @@ pub(crate) fn scopes_do_not_meet<H: Home>(w: &mut World<H>) {
     assert_eq!((ours.revision, theirs.revision), (Revision(1), Revision(1)));
 }
 
-pub(crate) fn settling_again_changes_nothing<H: Home>(w: &mut World<H>) {
+pub(crate) fn settling_again_changes_nothing(w: &mut World) {
     let published = w.publish(&dag("d", vec![task("a", &[])])).unwrap();
     assert!(w.settle(&published, true).unwrap().changed);
     let again = w.settle(&published, true).unwrap();
     assert_eq!((again.status, again.changed), (RevisionStatus::Confirmed, false));
 }
 
-pub(crate) fn a_confirmation_is_bound_to_the_content<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_confirmation_is_bound_to_the_content(w: &mut World) {
     let published = w.publish(&dag("d", vec![task("a", &[])])).unwrap();
     let shown = support::publish(&dag("d", vec![task("other", &[])]), w.now).content_hash;
     let request = Settle {
@@ -115,7 +115,7 @@ pub(crate) fn a_confirmation_is_bound_to_the_content<H: Home>(w: &mut World<H>) 
     assert_eq!(code(w.start(&start)), ErrorCode::AwaitingConfirmation);
 }
 
-pub(crate) fn a_decision_is_final<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_decision_is_final(w: &mut World) {
     let yes = w.publish(&dag("yes", vec![task("a", &[])])).unwrap();
     let no = w.publish(&dag("no", vec![task("a", &[])])).unwrap();
     w.settle(&yes, true).unwrap();

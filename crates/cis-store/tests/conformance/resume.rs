@@ -5,10 +5,10 @@ use cis_core::retry::Failure;
 use cis_store::port::{Ending, Fate, StartRun};
 use serde_json::json;
 
-use crate::fixture::{Home, World, names};
+use crate::fixture::{World, names};
 use crate::support::{dag, failed, handing_on, report, task, with};
 
-pub(crate) fn completed_tasks_are_carried_with_their_outputs<H: Home>(w: &mut World<H>) {
+pub(crate) fn completed_tasks_are_carried_with_their_outputs(w: &mut World) {
     let asks =
         with(task("b", &[0]), |more| drop(more.env.insert("X".into(), "{{ tasks.a.outputs.n }}".into())));
     let definition = w.confirmed(&dag("d", vec![task("a", &[]), asks, task("c", &[1])]));
@@ -33,7 +33,7 @@ pub(crate) fn completed_tasks_are_carried_with_their_outputs<H: Home>(w: &mut Wo
     assert_eq!(w.story(first), "failed: completed failed skipped");
 }
 
-pub(crate) fn tasks_left_out_let_their_dependents_go<H: Home>(w: &mut World<H>) {
+pub(crate) fn tasks_left_out_let_their_dependents_go(w: &mut World) {
     let definition =
         w.confirmed(&dag("d", vec![task("a", &[]), task("b", &[0]), task("c", &[1]), task("e", &[])]));
     let fates = Some(vec![Fate::Leave, Fate::Run, Fate::Leave, Fate::Leave]);
@@ -45,7 +45,7 @@ pub(crate) fn tasks_left_out_let_their_dependents_go<H: Home>(w: &mut World<H>) 
 }
 
 /// What cleans up after a failure has nothing to do where all before it is carried over, left out, or nothing.
-pub(crate) fn a_rule_that_asks_for_a_failure_finds_none<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_rule_that_asks_for_a_failure_finds_none(w: &mut World) {
     let mut tasks =
         vec![task("a", &[]), task("clean", &[0]), task("after", &[1]), task("alone", &[]), task("b", &[])];
     (tasks[1].run_if, tasks[3].run_if) = (RunIf::OneFailed, RunIf::OneFailed);
@@ -66,7 +66,7 @@ pub(crate) fn a_rule_that_asks_for_a_failure_finds_none<H: Home>(w: &mut World<H
 }
 
 /// A file may list a task before what it depends on.
-pub(crate) fn when_sees_carried_outputs_wherever_they_stand<H: Home>(w: &mut World<H>) {
+pub(crate) fn when_sees_carried_outputs_wherever_they_stand(w: &mut World) {
     let picky = with(task("b", &[1]), |more| more.when = Some("tasks.a.outputs.n == 7".into()));
     let definition = w.confirmed(&dag("d", vec![picky, task("a", &[])]));
     let request = w.request(definition);
@@ -84,7 +84,7 @@ pub(crate) fn when_sees_carried_outputs_wherever_they_stand<H: Home>(w: &mut Wor
     assert_eq!(names(&w.take(9)), ["b"]);
 }
 
-pub(crate) fn nothing_left_to_run_is_a_completion<H: Home>(w: &mut World<H>) {
+pub(crate) fn nothing_left_to_run_is_a_completion(w: &mut World) {
     let definition = w.confirmed(&dag("d", vec![task("a", &[]), task("b", &[0])]));
     let request = StartRun { fates: Some(vec![Fate::Leave, Fate::Leave]), ..w.request(definition) };
     let run = w.start(&request).unwrap();

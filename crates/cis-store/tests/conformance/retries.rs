@@ -5,14 +5,14 @@ use cis_core::source::{Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{Ending, Recorded};
 
-use crate::fixture::{Home, World, name};
+use crate::fixture::{World, name};
 use crate::support::{dag, failed, retry, task, with};
 
 fn retried(id: &str, rule: Retry) -> cis_core::dag::Task {
     with(task(id, &[]), |more| more.retry = Some(rule))
 }
 
-pub(crate) fn a_backoff_is_over_when_it_is_swept<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_backoff_is_over_when_it_is_swept(w: &mut World) {
     let run = w.go(&dag("d", vec![retried("a", retry(1, 50))]));
     let first = w.take_one();
     let advanced = w.end(&first, failed(Failure::Exit(1)));
@@ -29,7 +29,7 @@ pub(crate) fn a_backoff_is_over_when_it_is_swept<H: Home>(w: &mut World<H>) {
     assert_eq!(w.look(run).tasks[0].attempt, 2);
 }
 
-pub(crate) fn only_some_exit_codes_are_worth_it<H: Home>(w: &mut World<H>) {
+pub(crate) fn only_some_exit_codes_are_worth_it(w: &mut World) {
     let rule = Retry { on_exit_codes: vec![75], ..retry(9, 0) };
     let run = w.go(&dag("d", vec![retried("a", rule)]));
     w.end(&w.take_one(), failed(Failure::Exit(75)));
@@ -40,7 +40,7 @@ pub(crate) fn only_some_exit_codes_are_worth_it<H: Home>(w: &mut World<H>) {
     assert_eq!(w.look(run).tasks[0].attempt, 3);
 }
 
-pub(crate) fn a_timeout_is_a_decision_too<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_timeout_is_a_decision_too(w: &mut World) {
     let run = w.go(&dag("d", vec![retried("a", retry(1, 0))]));
     let again = w.end(&w.take_one(), failed(Failure::Timeout)).recorded;
     assert_eq!(again, [Recorded::Now(TaskStatus::Ready)]);
@@ -48,7 +48,7 @@ pub(crate) fn a_timeout_is_a_decision_too<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "failed: timed_out");
 }
 
-pub(crate) fn idempotent_interruptions_are_free<H: Home>(w: &mut World<H>) {
+pub(crate) fn idempotent_interruptions_are_free(w: &mut World) {
     let mut tasks = vec![retried("a", retry(1, 0))];
     tasks[0].idempotent = true;
     let run = w.go(&dag("d", tasks));
@@ -61,14 +61,14 @@ pub(crate) fn idempotent_interruptions_are_free<H: Home>(w: &mut World<H>) {
     assert_eq!(w.look(run).tasks[0].attempt, 5);
 }
 
-pub(crate) fn other_interruptions_use_up_tries<H: Home>(w: &mut World<H>) {
+pub(crate) fn other_interruptions_use_up_tries(w: &mut World) {
     let run = w.go(&dag("d", vec![retried("a", retry(1, 0))]));
     w.end(&w.take_one(), failed(Failure::Interrupted));
     w.end(&w.take_one(), failed(Failure::Interrupted));
     assert_eq!(w.story(run), "failed: failed");
 }
 
-pub(crate) fn a_backoff_frees_its_place<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_backoff_frees_its_place(w: &mut World) {
     let mut dag = dag("d", vec![retried("a", retry(3, 50)), task("b", &[]), task("c", &[])]);
     dag.max_parallel = Some(1);
     let run = w.go(&dag);
@@ -88,7 +88,7 @@ pub(crate) fn a_backoff_frees_its_place<H: Home>(w: &mut World<H>) {
 }
 
 /// A task that may not be claimed yet is not one that nobody wants.
-pub(crate) fn waiting_for_a_claim_begins_after_the_backoff<H: Home>(w: &mut World<H>) {
+pub(crate) fn waiting_for_a_claim_begins_after_the_backoff(w: &mut World) {
     let patient = with(retried("a", retry(1, 50)), |more| more.queue_timeout = Some(Millis(10)));
     let run = w.go(&dag("d", vec![patient]));
     w.end(&w.take_one(), failed(Failure::Exit(1)));

@@ -4,12 +4,12 @@ use cis_core::error::ErrorCode;
 use cis_core::id::{RunKey, Scope};
 use cis_core::review::ReviewId;
 use cis_core::source::Timestamp;
-use cis_store::port::{Decide, Decided, Publish, Published, RevisionStatus, Store};
+use cis_store::port::{Decide, Decided, Publish, Published, RevisionStatus};
 
-use crate::fixture::{Home, World, code};
+use crate::fixture::{World, code};
 use crate::support::{self, dag, task};
 
-fn revision<H: Home>(w: &World<H>, name: &str) -> Published {
+fn revision(w: &World, name: &str) -> Published {
     let publish = support::publish(&dag("d", vec![task(name, &[])]), w.now);
     w.ask(|store| store.publish(Publish { new_revision: true, ..publish })).unwrap().plain().unwrap()
 }
@@ -35,11 +35,11 @@ fn by_review(published: &Published, review: ReviewId, confirm: bool, now: Timest
     }
 }
 
-fn decide<H: Home>(w: &World<H>, request: Decide) -> cis_store::port::Answer<Decided> {
+fn decide(w: &World, request: Decide) -> cis_store::port::Answer<Decided> {
     w.ask(|store| store.decide(request))?.plain()
 }
 
-pub(crate) fn every_opening_has_a_review_id_of_its_own<H: Home>(w: &mut World<H>) {
+pub(crate) fn every_opening_has_a_review_id_of_its_own(w: &mut World) {
     let (one, two) = (revision(w, "a"), revision(w, "b"));
     assert_ne!(review(&one), review(&two));
     assert_eq!(revision(w, "a").review_id, one.review_id, "what waits already is the same request");
@@ -50,7 +50,7 @@ pub(crate) fn every_opening_has_a_review_id_of_its_own<H: Home>(w: &mut World<H>
     assert_eq!(revision(w, "a").review_id, None, "nothing waits");
 }
 
-pub(crate) fn a_decision_by_review_id_is_about_that_revision_alone<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_decision_by_review_id_is_about_that_revision_alone(w: &mut World) {
     let (shown, other) = (revision(w, "a"), revision(w, "b"));
     let decided = decide(w, by_review(&shown, review(&shown), true, w.now)).unwrap();
     assert_eq!((decided.revision, decided.status), (shown.revision, RevisionStatus::Confirmed));
@@ -65,7 +65,7 @@ pub(crate) fn a_decision_by_review_id_is_about_that_revision_alone<H: Home>(w: &
     assert_eq!(revision(w, "b").status, RevisionStatus::Pending);
 }
 
-pub(crate) fn the_same_decision_by_review_id_again_answers_the_same<H: Home>(w: &mut World<H>) {
+pub(crate) fn the_same_decision_by_review_id_again_answers_the_same(w: &mut World) {
     let published = revision(w, "a");
     let request = by_review(&published, review(&published), true, w.now);
     let first = decide(w, request.clone()).unwrap();
@@ -80,7 +80,7 @@ pub(crate) fn the_same_decision_by_review_id_again_answers_the_same<H: Home>(w: 
     assert_eq!(code(decide(w, Decide { confirm: false, ..request })), ErrorCode::InvalidTransition);
 }
 
-pub(crate) fn a_part_of_a_hash_decides_nothing<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_part_of_a_hash_decides_nothing(w: &mut World) {
     let published = revision(w, "a");
     for length in [0, 1, 12, 32, 63] {
         let hash = published.content_hash[..length].to_owned();
@@ -91,7 +91,7 @@ pub(crate) fn a_part_of_a_hash_decides_nothing<H: Home>(w: &mut World<H>) {
     assert_eq!(revision(w, "a").status, RevisionStatus::Pending);
 }
 
-pub(crate) fn a_note_has_bounds<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_note_has_bounds(w: &mut World) {
     let published = revision(w, "a");
     let request = by_review(&published, review(&published), false, w.now);
     let long = Decide { note: Some("x".repeat(4097)), ..request.clone() };
@@ -99,7 +99,7 @@ pub(crate) fn a_note_has_bounds<H: Home>(w: &mut World<H>) {
     decide(w, Decide { note: Some("x".repeat(4096)), ..request }).unwrap();
 }
 
-pub(crate) fn every_waiting_task_has_a_review_id_until_it_is_pruned<H: Home>(w: &mut World<H>) {
+pub(crate) fn every_waiting_task_has_a_review_id_until_it_is_pruned(w: &mut World) {
     let asks = dag("d", vec![support::confirmed(task("a", &[])), support::confirmed(task("b", &[]))]);
     let (one, two) = (w.go(&asks), w.go(&asks));
     let ids: Vec<ReviewId> = [one, two].into_iter().flat_map(|run: RunKey| w.home.reviews(run)).collect();

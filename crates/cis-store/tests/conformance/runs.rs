@@ -4,10 +4,10 @@ use cis_core::error::ErrorCode;
 use cis_core::id::RunKey;
 use cis_store::port::{Fate, StartRun};
 
-use crate::fixture::{Home, World, code};
+use crate::fixture::{World, code};
 use crate::support::{dag, task};
 
-pub(crate) fn asked_again_it_is_the_same_run<H: Home>(w: &mut World<H>) {
+pub(crate) fn asked_again_it_is_the_same_run(w: &mut World) {
     let definition = w.confirmed(&dag("d", vec![task("a", &[])]));
     let request = w.request(definition);
     let first = w.start(&request).unwrap();
@@ -19,7 +19,7 @@ pub(crate) fn asked_again_it_is_the_same_run<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(first.key), "completed: completed");
 }
 
-pub(crate) fn a_confirmation_makes_one_run<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_confirmation_makes_one_run(w: &mut World) {
     let definition = w.confirmed(&dag("d", vec![task("a", &[])]));
     let by_confirmation = |request: StartRun| StartRun { by_confirmation: true, ..request };
     let (one, two) = (by_confirmation(w.request(definition)), by_confirmation(w.request(definition)));
@@ -30,7 +30,7 @@ pub(crate) fn a_confirmation_makes_one_run<H: Home>(w: &mut World<H>) {
     assert_ne!(w.start(&three).unwrap().key, first.key);
 }
 
-pub(crate) fn nothing_runs_unconfirmed<H: Home>(w: &mut World<H>) {
+pub(crate) fn nothing_runs_unconfirmed(w: &mut World) {
     let pending = w.publish(&dag("pending", vec![task("a", &[])])).unwrap();
     let rejected = w.publish(&dag("rejected", vec![task("a", &[])])).unwrap();
     w.settle(&rejected, false).unwrap();
@@ -47,7 +47,7 @@ pub(crate) fn nothing_runs_unconfirmed<H: Home>(w: &mut World<H>) {
     assert!(w.take(10).is_empty());
 }
 
-pub(crate) fn requests_that_do_not_fit_are_refused<H: Home>(w: &mut World<H>) {
+pub(crate) fn requests_that_do_not_fit_are_refused(w: &mut World) {
     let definition = w.confirmed(&dag("d", vec![task("a", &[]), task("b", &[0])]));
     let other = w.go(&dag("other", vec![task("a", &[]), task("b", &[0])]));
     let request = w.request(definition);
@@ -67,7 +67,7 @@ pub(crate) fn requests_that_do_not_fit_are_refused<H: Home>(w: &mut World<H>) {
     assert_eq!(w.start(&request).unwrap().number, 1);
 }
 
-pub(crate) fn runs_are_numbered_within_their_dag<H: Home>(w: &mut World<H>) {
+pub(crate) fn runs_are_numbered_within_their_dag(w: &mut World) {
     let one = w.confirmed(&dag("one", vec![task("a", &[])]));
     let two = w.confirmed(&dag("two", vec![task("a", &[])]));
     let numbers = [one, two, one].map(|definition| {

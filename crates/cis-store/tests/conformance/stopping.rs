@@ -5,12 +5,12 @@ use cis_core::id::RunKey;
 use cis_core::retry::Failure;
 use cis_core::run::{RunStatus, StopReason};
 use cis_core::task::TaskStatus;
-use cis_store::port::{Ending, Recorded, StopRun, Store};
+use cis_store::port::{CoordinatorStore as _, Ending, Recorded, StopRun};
 
-use crate::fixture::{Home, World, code};
+use crate::fixture::{World, code};
 use crate::support::{dag, failed, retry, task, with};
 
-pub(crate) fn a_queued_run_is_cancelled_at_once<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_queued_run_is_cancelled_at_once(w: &mut World) {
     let run = w.go(&dag("d", vec![task("a", &[]), task("b", &[0])]));
     assert_eq!(w.stop(run, StopReason::Cancel), RunStatus::Cancelled);
     assert!(w.take(9).is_empty());
@@ -18,7 +18,7 @@ pub(crate) fn a_queued_run_is_cancelled_at_once<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "cancelled: cancelled cancelled");
 }
 
-pub(crate) fn a_running_run_waits_for_its_attempts<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_running_run_waits_for_its_attempts(w: &mut World) {
     let mut dag = dag("d", vec![task("a", &[]), task("b", &[]), task("c", &[]), task("e", &[0])]);
     dag.max_parallel = Some(2);
     let run = w.go(&dag);
@@ -35,7 +35,7 @@ pub(crate) fn a_running_run_waits_for_its_attempts<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "cancelled: cancelled cancelled cancelled cancelled");
 }
 
-pub(crate) fn a_cancel_that_stops_nothing_is_a_completion<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_cancel_that_stops_nothing_is_a_completion(w: &mut World) {
     for worked in [false, true] {
         let run = w.go(&dag(if worked { "late" } else { "later" }, vec![task("a", &[])]));
         let a = w.take_one();
@@ -49,7 +49,7 @@ pub(crate) fn a_cancel_that_stops_nothing_is_a_completion<H: Home>(w: &mut World
     }
 }
 
-pub(crate) fn a_failure_during_a_cancel_is_a_failure<H: Home>(w: &mut World<H>) {
+pub(crate) fn a_failure_during_a_cancel_is_a_failure(w: &mut World) {
     let run = w.go(&dag("d", vec![task("a", &[])]));
     let a = w.take_one();
     w.stop(run, StopReason::Cancel);
@@ -59,7 +59,7 @@ pub(crate) fn a_failure_during_a_cancel_is_a_failure<H: Home>(w: &mut World<H>) 
 }
 
 /// The stop is committed, its chunk has not come to the task, and the task's end is already told.
-pub(crate) fn reports_may_overtake_the_stop<H: Home>(w: &mut World<H>) {
+pub(crate) fn reports_may_overtake_the_stop(w: &mut World) {
     let run = w.go(&dag(
         "d",
         ["a", "b", "c"].map(|id| task(id, &[])).into_iter().chain([task("e", &[0])]).collect(),
@@ -74,7 +74,7 @@ pub(crate) fn reports_may_overtake_the_stop<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "cancelled: completed cancelled failed cancelled");
 }
 
-pub(crate) fn nothing_is_retried_while_stopping<H: Home>(w: &mut World<H>) {
+pub(crate) fn nothing_is_retried_while_stopping(w: &mut World) {
     let mut again = with(task("a", &[]), |more| more.retry = Some(retry(9, 50)));
     again.idempotent = true;
     let tasks = vec![again.clone(), cis_core::dag::Task { id: "b".parse().unwrap(), ..again.clone() }, {
@@ -92,7 +92,7 @@ pub(crate) fn nothing_is_retried_while_stopping<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "cancelled: cancelled cancelled cancelled");
 }
 
-pub(crate) fn stopping_again_changes_nothing<H: Home>(w: &mut World<H>) {
+pub(crate) fn stopping_again_changes_nothing(w: &mut World) {
     let run = w.go(&dag("d", vec![task("a", &[])]));
     let a = w.take_one();
     w.stop(run, StopReason::Cancel);
@@ -104,7 +104,7 @@ pub(crate) fn stopping_again_changes_nothing<H: Home>(w: &mut World<H>) {
     assert_eq!(w.story(run), "cancelled: cancelled");
 }
 
-pub(crate) fn a_run_that_is_not_there<H: Home>(w: &mut World<H>) {
-    let request = StopRun { key: None, run: RunKey(77), reason: StopReason::Cancel, now: w.now };
+pub(crate) fn a_run_that_is_not_there(w: &mut World) {
+    let request = StopRun { key: None, run: RunKey(77), reason: StopReason::Cancel, by: None, now: w.now };
     assert_eq!(code(w.ask(|store| store.stop_run(request))), ErrorCode::NotFound);
 }

@@ -9,10 +9,10 @@ use cis_core::run::RunStatus;
 use cis_core::source::{BootTime, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{
-    Advance, Claim, Prune, Publish, Report, RevisionStatus, RunRef, Settle, StartRun, StopRun, Store,
-    StoreError,
+    Advance, Claim, CoordinatorStore as _, Prune, Publish, Report, RevisionStatus, RunRef, Settle, StartRun,
+    StopRun, StoreError,
 };
-use cis_store::sqlite::{Chunks, Durability, Reader, SqliteStore, check};
+use cis_store::{Chunks, Durability, Reader, SqliteStore, check};
 use rusqlite::{Connection, OpenFlags, Row};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -115,7 +115,7 @@ impl Real {
                 })
             }
             Command::Stop { run, reason } => {
-                let request = StopRun { key: None, run: self.runs[*run], reason: *reason, now };
+                let request = StopRun { key: None, run: self.runs[*run], reason: *reason, by: None, now };
                 self.ask(|store| store.stop_run(request))
                     .map(|once| Answer::Stopped(once.answer.expect("no key, no kept refusal")))
             }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+pub(crate) mod earlier;
+
 use std::path::Path;
 use std::sync::Arc;
 

@@ -92,8 +92,9 @@ CREATE TABLE events (
     step           TEXT    NOT NULL,
     status         TEXT    NOT NULL,
     at             INTEGER NOT NULL,
-    data           TEXT,
-    CHECK ((run_key IS NULL) <> (definition_key IS NULL))
+    data           TEXT, actor TEXT, subject_key INTEGER,
+    CHECK (((run_key IS NULL) <> (definition_key IS NULL) AND subject_key IS NULL)
+        OR (run_key IS NULL AND definition_key IS NULL AND subject_key IS NOT NULL))
 ) STRICT;
 CREATE TABLE idempotency_keys (
     caller       TEXT    NOT NULL,
@@ -103,18 +104,20 @@ CREATE TABLE idempotency_keys (
     created_at   INTEGER NOT NULL,
     PRIMARY KEY (caller, key)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE leases (
-    execution_id INTEGER PRIMARY KEY,
+CREATE TABLE "leases" (
+    subject_kind TEXT    NOT NULL,
+    subject_key  INTEGER NOT NULL,
     fence        INTEGER NOT NULL,
-    -- Who must say so whatever is said of the attempt.
+    -- The holder: whatever is said of the subject must come from it.
     identity     TEXT    NOT NULL,
     term_ms      INTEGER NOT NULL CHECK (term_ms > 0),
     -- When it runs out, in milliseconds since that boot of the machine.
     boot_id      TEXT    NOT NULL,
     expires      INTEGER NOT NULL,
-    -- When the task's own time is over.
-    deadline     INTEGER
-) STRICT;
+    -- When the subject's own time is over.
+    deadline     INTEGER,
+    PRIMARY KEY (subject_kind, subject_key)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE notes (
     execution_id INTEGER NOT NULL,
     fence        INTEGER NOT NULL,
@@ -183,6 +186,13 @@ CREATE TABLE "steps" (
     -- How far it has got.
     cursor   INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+CREATE TABLE subjects (
+    subject_key INTEGER PRIMARY KEY,
+    kind        TEXT NOT NULL,
+    scope       TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    UNIQUE (kind, scope, name)
+) STRICT;
 CREATE TABLE task_decisions (
     execution_id INTEGER PRIMARY KEY,
     decision     TEXT    NOT NULL CHECK (decision IN ('approved', 'rejected')),
@@ -245,8 +255,8 @@ CREATE INDEX definitions_expiring ON dag_definitions (expires_at) WHERE status =
 CREATE INDEX definitions_pending ON dag_definitions (created_at) WHERE status = 'pending';
 CREATE UNIQUE INDEX definitions_review ON dag_definitions (review_id) WHERE review_id IS NOT NULL;
 CREATE INDEX keys_old ON idempotency_keys (created_at);
-CREATE INDEX leases_expiring ON leases (expires);
-CREATE INDEX leases_overdue ON leases (deadline) WHERE deadline IS NOT NULL;
+CREATE INDEX leases_expiring ON leases (subject_kind, expires);
+CREATE INDEX leases_overdue ON leases (subject_kind, deadline) WHERE deadline IS NOT NULL;
 CREATE INDEX outbox_due ON outbox (way, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX outbox_given_up ON outbox (given_up_at) WHERE given_up_at IS NOT NULL;
 CREATE INDEX runs_due ON dag_runs (deadline) WHERE completed_at IS NULL AND deadline IS NOT NULL;
