@@ -1,41 +1,39 @@
 //! Running again what was confirmed: a revision from the start, or what carries on an earlier run of it.
 
-use std::sync::Arc;
+use std::ops::Deref;
 
+use cis_api::dag::RevisionSummary;
 use cis_core::access::Caller;
-use cis_core::dag::Dag;
 use cis_core::dag::plan::Plan;
 use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::DagId;
 use cis_core::review::check_content_hash;
+use cis_store::Reader;
 use cis_store::port::{Fate, RevisionStatus};
-use cis_store::sqlite::Reader;
-use cis_store::sqlite::reader::{DagLine, RevisionLine, RunLine};
+use cis_store::rows::RunRow;
 
 use crate::select;
 
 /// What of a run is run again.
 #[derive(Debug, Clone, Copy)]
-pub enum Again<'t> {
+pub(crate) enum Again<'t> {
     /// What it did not complete.
     Rest,
     /// A task and everything that depends on it.
     Task(&'t str),
 }
 
-/// What the new run runs.
-#[derive(Debug)]
-pub struct Sequel {
-    pub dag: Arc<Dag>,
-    pub plan: Plan,
-    pub fates: Vec<Fate>,
-}
-
 /// What carries on `run`, which must be over: until then it is not known what is left. An approval is carried over only
 /// for a `caller` that could have given it; otherwise it is asked for again, and what depends on it runs again.
-pub fn sequel(reader: &Reader, run: &RunLine, again: Again<'_>, caller: &Caller) -> Result<Sequel, Refusal> {
+pub(crate) fn sequel(
+    reader: &Reader,
+    run: &RunRow,
+    again: Again<'_>,
+    caller: &Caller,
+) -> Result<Vec<Fate>, Refusal> {
     refuse_unfinished(run)?;
     let before = reader.statuses(run)?;
-    let dag = Arc::new(reader.definition(run.definition)?);
+    let dag = reader.definition(run.definition)?;
     let plan = Plan::new(&dag);
     let mut first = match again {
         Again::Rest => select::incomplete(&plan, &before),
@@ -45,8 +43,7 @@ pub fn sequel(reader: &Reader, run: &RunLine, again: Again<'_>, caller: &Caller)
         if !caller.may_approve(&reader.publisher(run.definition)?) {
             first.extend(select::approved(&dag, &before));
         }
-        let fates = select::rerun(&plan, &first, &before);
-        return Ok(Sequel { dag, plan, fates });
+        return Ok(select::rerun(&plan, &first, &before));
     }
     let why = format!("{} completed: nothing is left to run", run.label());
     Err(Refusal::new(ErrorCode::InvalidTransition, why)
@@ -54,17 +51,16 @@ pub fn sequel(reader: &Reader, run: &RunLine, again: Again<'_>, caller: &Caller)
 }
 
 /// The revision that runs when a DAG is run again: the latest that was confirmed, or the one with this content.
-pub fn confirmed<'r>(
-    dag: &DagLine,
-    revisions: &'r [RevisionLine],
+pub fn confirmed<'r, R: Deref<Target = RevisionSummary>>(
+    name: &DagId,
+    revisions: &'r [R],
     content_hash: Option<&str>,
-) -> Result<&'r RevisionLine, Refusal> {
-    let name = &dag.dag_id;
+) -> Result<&'r R, Refusal> {
     content_hash.map_or(Ok(()), check_content_hash)?;
     let meant = match content_hash {
         Some(hash) => revisions.iter().find(|revision| revision.content_hash == hash),
         None => {
-            let confirmed = |revision: &&RevisionLine| revision.status == RevisionStatus::Confirmed;
+            let confirmed = |revision: &&R| revision.status == RevisionStatus::Confirmed;
             revisions.iter().find(confirmed).or(revisions.first())
         }
     };
@@ -86,7 +82,7 @@ pub fn confirmed<'r>(
     }
 }
 
-fn refuse_unfinished(run: &RunLine) -> Result<(), Refusal> {
+fn refuse_unfinished(run: &RunRow) -> Result<(), Refusal> {
     if run.status.is_terminal() {
         return Ok(());
     }

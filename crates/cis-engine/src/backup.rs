@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunKey;
 use cis_core::source::Timestamp;
-use cis_store::sqlite::{Copy, Label, Moment, PinnedSkill, Reader, check};
+use cis_store::{Copy, Label, Moment, PinnedSkill, Reader, check};
 
 use crate::data_dir::{DataDir, names};
 use crate::skill::KeptSkills;

@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use cis_runner::protocol::Text;
-use cis_store::sqlite::Durability;
+use cis_store::Durability;
 use serde::{Deserialize, Serialize};
 
 use crate::system::Process;

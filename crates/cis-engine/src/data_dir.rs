@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,6 +12,19 @@ use cis_core::id::{Epoch, RunId};
 use cis_store::port::damaged;
 
 use crate::system;
+
+/// Longest path the kernel takes for a socket.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Calls `f` with a path to the same socket that is short enough for its address.
+pub fn with_short_path<T>(path: &Path, f: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    if path.as_os_str().len() <= SOCKET_PATH_MAX {
+        return f(path);
+    }
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return f(path) };
+    let dir = File::open(dir)?;
+    f(&PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name))
+}
 
 /// A data directory. Its paths are made here and nowhere else, never from anybody's input.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cis_core::id::Scope;
-use cis_store::sqlite::{Offer, Reader};
+use cis_store::{Offer, Reader};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::coordinator::Changes;

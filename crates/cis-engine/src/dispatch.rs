@@ -8,8 +8,8 @@ use cis_core::dag::{Kind, SkillCall};
 use cis_core::source::{Millis, Timestamp};
 use cis_core::template::{self, Scene};
 use cis_runner::protocol::{AttemptKey, Lane, Start};
+use cis_store::Durability;
 use cis_store::port::Claimed;
-use cis_store::sqlite::Durability;
 use serde_json::{Value, json};
 
 use crate::context::Context;

@@ -9,10 +9,9 @@ use std::thread::{self, JoinHandle};
 
 use cis_store::StoreError;
 use cis_store::port::damaged;
-use cis_store::sqlite::{Reader, SqliteStore, check};
+use cis_store::{Reader, SqliteStore, check};
 
-use crate::command::Command;
-use crate::coordinator::{Handle, SELF};
+use crate::coordinator::Handle;
 use crate::data_dir::DataDir;
 
 /// A look at the database that is under way.
@@ -54,7 +53,7 @@ fn refuse(store: &SqliteStore, handle: &Handle, why: &str) -> bool {
     let refusal = damaged(why);
     tracing::error!(hint = refusal.hint, "{refusal}; nothing new is taken on");
     store.shut(refusal);
-    // So that whoever asks whether work would be done hears no.
-    handle.call_blocking(Command::Drain { draining: true }, SELF);
+    // So that a caller that asks whether work would be done hears no.
+    handle.drain_blocking();
     false
 }

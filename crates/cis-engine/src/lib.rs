@@ -40,9 +40,8 @@
 //! | `wire` | how commands travel over `cis.sock` |
 
 pub mod again;
+pub mod app;
 pub mod backup;
-pub mod client;
-pub mod command;
 pub mod context;
 pub mod coordinator;
 pub mod data_dir;
@@ -50,11 +49,11 @@ mod desk;
 mod dispatch;
 pub mod doctor;
 pub mod growth;
+pub mod host;
 pub mod identity;
 mod inspection;
 pub mod logs;
 pub mod machine;
-pub mod node;
 pub mod origin;
 pub mod prune;
 mod quiet;
@@ -64,11 +63,7 @@ pub mod restore;
 pub mod retention;
 mod runner_link;
 pub mod select;
-pub mod server;
-pub mod session;
 pub mod skill;
 pub mod system;
 pub mod token;
 pub mod why;
-mod wire;
-pub mod work;

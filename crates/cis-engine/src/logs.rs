@@ -7,15 +7,15 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 
+use cis_api::log::{LogLine, LogStream};
 use cis_core::dag::Dag;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::event::Change;
 use cis_core::id::{ExecutionId, Position, TaskIx};
 use cis_core::source::Timestamp;
 use cis_runner::log::{self, Entry, Stream};
-use cis_store::sqlite::Reader;
-use cis_store::sqlite::reader::{RunLine, TaskLine};
-use serde::Serialize;
+use cis_store::Reader;
+use cis_store::rows::{RunRow, TaskRow};
 
 use crate::data_dir::DataDir;
 use crate::select;
@@ -40,21 +40,10 @@ pub struct Wanted {
     pub follow: bool,
 }
 
-/// One line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Line {
-    pub task_id: String,
-    pub attempt: u32,
-    pub stream: &'static str,
-    /// When its end was read.
-    pub at: Option<Timestamp>,
-    pub text: String,
-}
-
 /// What comes next.
 #[derive(Debug)]
 pub enum Next {
-    Lines(Vec<Line>),
+    Lines(Vec<LogLine>),
     /// Nothing at present.
     Quiet,
     /// Nothing ever.
@@ -65,7 +54,7 @@ pub enum Next {
 #[derive(Debug)]
 pub struct Lines {
     data_dir: DataDir,
-    run: RunLine,
+    run: RunRow,
     dag: Dag,
     tasks: Vec<TaskIx>,
     wanted: Wanted,
@@ -114,18 +103,18 @@ struct Open {
     partial: [Vec<u8>; 3],
 }
 
-/// The word for a stream.
-pub fn word(stream: Stream) -> &'static str {
+/// A stream as callers see it.
+fn shown_stream(stream: Stream) -> LogStream {
     match stream {
-        Stream::Stdout => "stdout",
-        Stream::Stderr => "stderr",
-        Stream::Runner => "cis",
+        Stream::Stdout => LogStream::Stdout,
+        Stream::Stderr => LogStream::Stderr,
+        Stream::Runner => LogStream::Cis,
     }
 }
 
 /// The stream with this word.
 pub fn stream(text: &str) -> Result<Stream, Refusal> {
-    Stream::ALL.into_iter().find(|stream| word(*stream) == text).ok_or_else(|| {
+    Stream::ALL.into_iter().find(|stream| shown_stream(*stream).as_str() == text).ok_or_else(|| {
         Refusal::new(ErrorCode::ValidationFailed, format!("there is no stream `{text}`"))
             .hint("one of stdout, stderr, cis")
     })
@@ -133,7 +122,7 @@ pub fn stream(text: &str) -> Result<Stream, Refusal> {
 
 impl Lines {
     /// The lines of `run`; a task that it does not have is refused.
-    pub fn open(reader: &Reader, data_dir: DataDir, run: RunLine, wanted: Wanted) -> Result<Self, Refusal> {
+    pub fn open(reader: &Reader, data_dir: DataDir, run: RunRow, wanted: Wanted) -> Result<Self, Refusal> {
         let dag = reader.definition(run.definition)?;
         let tasks = select::named(&dag, &wanted.tasks)?;
         Ok(Self {
@@ -189,7 +178,7 @@ impl Lines {
             self.enqueue(task, task.attempt, self.wanted.tail);
         }
         self.stage = match page.last() {
-            Some(last) if page.len() == PAGE as usize => Stage::First(Some(last.ix)),
+            Some(last) if page.len() == PAGE as usize => Stage::First(Some(last.key)),
             _ if self.wanted.follow => Stage::Again,
             _ => Stage::Done,
         };
@@ -237,23 +226,23 @@ impl Lines {
     }
 
     /// Puts what has not been told of a task into the queue, from attempt `from` on if none was told yet.
-    fn enqueue(&mut self, task: &TaskLine, from: u32, tail: Option<usize>) {
+    fn enqueue(&mut self, task: &TaskRow, from: u32, tail: Option<usize>) {
         if task.attempt == 0 {
             return;
         }
-        let first = *self.next.entry(task.ix).or_insert(self.wanted.attempt.unwrap_or(from));
+        let first = *self.next.entry(task.key).or_insert(self.wanted.attempt.unwrap_or(from));
         let last = self.wanted.attempt.unwrap_or(task.attempt).min(task.attempt);
         for attempt in first..=last {
             let lives = attempt == task.attempt && task.status.is_live() && self.wanted.follow;
             let (execution, over) = (task.execution_id, !lives);
             let ended = attempt == task.attempt && !task.status.is_live();
             let bytes = ended.then_some(task.log_bytes);
-            self.queue.push_back(Piece { task: task.ix, execution, attempt, over, bytes, tail });
+            self.queue.push_back(Piece { task: task.key, execution, attempt, over, bytes, tail });
         }
     }
 
     /// Some lines of the piece at the head of the queue, which leaves it once there are no more at present.
-    fn read(&mut self, piece: Piece) -> Result<Vec<Line>, Refusal> {
+    fn read(&mut self, piece: Piece) -> Result<Vec<LogLine>, Refusal> {
         let path = self.data_dir.log(self.run.key.0, piece.execution.0, piece.attempt);
         let mut open = self.open.remove(&(piece.task, piece.attempt)).unwrap_or_default();
         let mut out = Out {
@@ -351,7 +340,7 @@ struct Out<'l> {
     task_id: &'l str,
     piece: Piece,
     wanted: &'l Wanted,
-    lines: Vec<Line>,
+    lines: Vec<LogLine>,
 }
 
 impl Out<'_> {
@@ -361,7 +350,7 @@ impl Out<'_> {
         }
         let (task_id, attempt) = (self.task_id.to_owned(), self.piece.attempt);
         let text = String::from_utf8_lossy(text).into_owned();
-        self.lines.push(Line { task_id, attempt, stream: word(stream), at, text });
+        self.lines.push(LogLine { task_id, attempt, stream: shown_stream(stream), at, text });
         // Cut now and then only, so that each line is moved a few times at most.
         if let Some(tail) = self.piece.tail.filter(|tail| self.lines.len() > 2 * tail) {
             self.lines.drain(..self.lines.len() - tail);
@@ -375,7 +364,7 @@ impl Out<'_> {
         }
     }
 
-    fn told(mut self) -> Vec<Line> {
+    fn told(mut self) -> Vec<LogLine> {
         let tail = self.piece.tail.unwrap_or(usize::MAX);
         let over = self.lines.len().saturating_sub(tail);
         self.lines.drain(..over);
@@ -391,8 +380,8 @@ mod tests {
     use cis_core::id::RunKey;
     use cis_core::source::BootTime;
     use cis_runner::protocol::{AttemptKey, Ended, LogSummary, Outcome};
-    use cis_store::port::{Advance, Boot, Claim, Store};
-    use cis_store::sqlite::{Durability, SqliteStore};
+    use cis_store::port::{Advance, Boot, Claim, CoordinatorStore as _};
+    use cis_store::{Durability, SqliteStore};
 
     /// Whoever waits for the next change after it was quiet would wait for ever, if the last one came before that.
     #[tokio::test(flavor = "current_thread")]

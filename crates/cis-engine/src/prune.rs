@@ -12,11 +12,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use cis_api::run::{BareRun, PruneBody, PrunedChunk, PrunedRun};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunKey;
 use cis_core::source::Timestamp;
-use cis_store::port::{Bare, Prune, Pruned, RunRef, Store};
-use cis_store::sqlite::{Durability, Reader, SqliteStore};
+use cis_store::port::{Prune, Pruned};
+use cis_store::{Durability, Reader, SqliteStore};
 
 use crate::data_dir::{DataDir, names};
 use crate::skill::KeptSkills;
@@ -24,9 +25,9 @@ use crate::skill::KeptSkills;
 /// A prune under way.
 #[derive(Debug)]
 pub struct Pruning {
-    request: Prune,
+    request: PruneBody,
     /// What it has made an end of.
-    pub runs: Vec<RunRef>,
+    pub runs: Vec<PrunedRun>,
     /// How much the files held that it has removed.
     pub bytes: u64,
     /// Runs whose files cannot be removed, and why.
@@ -38,13 +39,13 @@ pub struct Pruning {
 }
 
 impl Pruning {
-    pub fn new(request: Prune) -> Self {
+    pub fn new(request: PruneBody) -> Self {
         let (runs, stuck) = (Vec::new(), BTreeMap::new());
         Self { request, runs, bytes: 0, stuck, skills: 0, skills_stuck: Vec::new() }
     }
 
     /// What to ask next.
-    pub fn request(&self) -> Prune {
+    pub fn request(&self) -> PruneBody {
         self.request.clone()
     }
 
@@ -54,21 +55,21 @@ impl Pruning {
     }
 
     /// Takes in what came of it, and removes files; false when there is nothing more to do.
-    pub fn take(&mut self, data_dir: &DataDir, pruned: Pruned) -> bool {
-        let Pruned { runs, bare, after, more } = pruned;
+    pub fn take(&mut self, data_dir: &DataDir, pruned: PrunedChunk) -> bool {
+        let PrunedChunk { runs, bare, after, more } = pruned;
         self.runs.extend(runs);
         self.request.after = after;
         self.request.cleared.clear();
         for bare in bare {
-            if self.stuck.contains_key(&bare.run) {
+            if self.stuck.contains_key(&bare.key) {
                 continue;
             }
             match clear(data_dir, &bare) {
                 Ok(bytes) => {
                     self.bytes += bytes;
-                    self.request.cleared.push(bare.run);
+                    self.request.cleared.push(bare.key);
                 }
-                Err(e) => drop(self.stuck.insert(bare.run, e.to_string())),
+                Err(e) => drop(self.stuck.insert(bare.key, e.to_string())),
             }
         }
         more || !self.request.cleared.is_empty()
@@ -87,13 +88,30 @@ impl Pruning {
     }
 }
 
+/// The first request of a prune of what ended before `before`, but for the latest `keep` runs of each DAG.
+pub fn everything_before(before: Timestamp, keep: u32) -> PruneBody {
+    PruneBody { before, keep, limit: u32::MAX, after: RunKey(0), cleared: Vec::new() }
+}
+
+/// What a prune would make an end of now, the oldest first.
+pub fn foretell(reader: &Reader, request: PruneBody, now: Timestamp) -> Result<Vec<PrunedRun>, Refusal> {
+    let runs = reader.prunable(&Prune::of(request, now))?;
+    let pruned = Pruned { runs, bare: Vec::new(), after: RunKey(0), more: false };
+    Ok(PrunedChunk::from(pruned).runs)
+}
+
 /// Finishes what a prune that was killed left. Only for whoever holds the lock of the directory's coordinator.
 pub(crate) fn finish(data_dir: &DataDir, now: Timestamp) -> Result<(), Refusal> {
     let unable = |e: io::Error| Refusal::new(ErrorCode::Unavailable, format!("cannot prune: {e}"));
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(unable)?;
     let store = SqliteStore::open(&data_dir.database(), Durability::Power)?;
-    let mut pruning = Pruning::new(Prune { limit: 0, ..Prune::new(now, 0, now) });
-    while pruning.take(data_dir, runtime.block_on(store.prune(pruning.request()))?) {}
+    let mut pruning = Pruning::new(PruneBody { limit: 0, ..everything_before(now, 0) });
+    loop {
+        let chunk = runtime.block_on(store.prune(Prune::of(pruning.request(), now)))?;
+        if !pruning.take(data_dir, chunk.into()) {
+            break;
+        }
+    }
     store.close();
     match pruning.stuck.into_values().next() {
         Some(why) => Err(Refusal::new(ErrorCode::Unavailable, why)),
@@ -102,7 +120,7 @@ pub(crate) fn finish(data_dir: &DataDir, now: Timestamp) -> Result<(), Refusal> 
 }
 
 /// Removes what a run left behind; answers how much that was.
-fn clear(data_dir: &DataDir, bare: &Bare) -> io::Result<u64> {
+fn clear(data_dir: &DataDir, bare: &BareRun) -> io::Result<u64> {
     let mut bytes = 0;
     for path in remains(data_dir, bare) {
         bytes += size(&path);
@@ -118,8 +136,8 @@ fn clear(data_dir: &DataDir, bare: &Bare) -> io::Result<u64> {
 }
 
 /// Everything outside the database that was a run's.
-fn remains(data_dir: &DataDir, bare: &Bare) -> Vec<PathBuf> {
-    let (key, run_id) = (bare.run.0, bare.run_id);
+fn remains(data_dir: &DataDir, bare: &BareRun) -> Vec<PathBuf> {
+    let (key, run_id) = (bare.key.0, bare.run_id);
     let mut paths = vec![
         data_dir.logs(key),
         data_dir.work(run_id),

@@ -90,7 +90,7 @@ fn ending(outcome: &Outcome) -> (Ending, Option<i32>) {
 /// What the task handed on: what it wrote to `$CIS_OUTPUT`, or for a skill a JSON object on its stdout.
 fn read_outputs(ended: &Ended, claim: Option<&Claimed>) -> Result<Option<Value>, String> {
     if let Some(text) = &ended.outputs {
-        return parse_outputs(text).map(Some);
+        return parse_outputs(text).map(|values| Some(Value::Object(values)));
     }
     let is_skill = claim.is_some_and(|claim| matches!(claim.task().kind, Kind::Skill(_)));
     let whole = ended.log.bytes <= TAIL_BYTES as u64;
@@ -103,10 +103,9 @@ fn read_outputs(ended: &Ended, claim: Option<&Claimed>) -> Result<Option<Value>,
 }
 
 /// A JSON object, or lines of `key=value`.
-pub fn parse_outputs(text: &str) -> Result<Value, String> {
+pub fn parse_outputs(text: &str) -> Result<Map<String, Value>, String> {
     if text.trim_start().starts_with('{') {
-        return serde_json::from_str::<Map<String, Value>>(text)
-            .map(Value::Object)
+        return serde_json::from_str(text)
             .map_err(|e| format!("`$CIS_OUTPUT` begins like JSON but is not: {e}"));
     }
     let mut values = Map::new();
@@ -120,7 +119,7 @@ pub fn parse_outputs(text: &str) -> Result<Value, String> {
             })?;
         values.insert(key.trim().to_owned(), Value::String(value.to_owned()));
     }
-    Ok(Value::Object(values))
+    Ok(values)
 }
 
 #[cfg(test)]
@@ -130,8 +129,9 @@ mod tests {
 
     #[test]
     fn outputs_are_json_or_lines() {
-        assert_eq!(parse_outputs("a=1\n\nb = x=y \n").unwrap(), json!({"a": "1", "b": " x=y "}));
-        assert_eq!(parse_outputs(" {\"a\": [1]}").unwrap(), json!({"a": [1]}));
+        let parsed = |text| Value::Object(parse_outputs(text).unwrap());
+        assert_eq!(parsed("a=1\n\nb = x=y \n"), json!({"a": "1", "b": " x=y "}));
+        assert_eq!(parsed(" {\"a\": [1]}"), json!({"a": [1]}));
         assert!(parse_outputs("no equals sign").unwrap_err().contains("line 1"));
         assert!(parse_outputs("{broken").is_err());
     }

@@ -18,8 +18,8 @@ use std::path::{Component, Path, PathBuf};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{Epoch, RunKey};
 use cis_store::StoreError;
-use cis_store::sqlite::reader::RunLine;
-use cis_store::sqlite::{Copy, Durability, Label, RESTORE_LEAP, Reader, converted_epoch, fences_used_up};
+use cis_store::rows::RunRow;
+use cis_store::{Copy, Durability, Label, RESTORE_LEAP, Reader, converted_epoch, fences_used_up};
 
 use crate::backup::{sync_parent, unable, verify};
 use crate::context::Context;
@@ -175,7 +175,7 @@ fn keep_skills(data_dir: &DataDir, room: &Room) -> io::Result<()> {
 }
 
 /// A run that came over the network starts its tasks in a directory of its own here, wherever it was before.
-fn rehouse(data_dir: &DataDir, room: &Room, run: &RunLine) -> io::Result<()> {
+fn rehouse(data_dir: &DataDir, room: &Room, run: &RunRow) -> io::Result<()> {
     let path = room.0.join("contexts").join(format!("{}.json", run.key));
     let work = data_dir.work(run.run_id);
     match Context::load(&path) {

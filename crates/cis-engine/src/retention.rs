@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
+use cis_api::run::PruneBody;
 use cis_core::error::Refusal;
 use cis_core::source::Millis;
-use cis_store::port::Prune;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
-use crate::node::Node;
-use crate::prune::{Pruning, files_size};
+use crate::app::App;
+use crate::prune::{Pruning, everything_before, files_size};
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(10 * 60);
@@ -33,10 +33,10 @@ pub struct Retention {
 }
 
 /// Keeps to it until `leaving` becomes true. What a prune that was killed left is finished first, whatever is kept.
-pub async fn retain(node: Node, retention: Retention, mut leaving: watch::Receiver<bool>) {
+pub async fn retain(app: App, retention: Retention, mut leaving: watch::Receiver<bool>) {
     let keeping = async {
         loop {
-            if let Err(refusal) = look(&node, retention).await {
+            if let Err(refusal) = look(&app, retention).await {
                 tracing::warn!("cannot make room: {refusal}");
             }
             tokio::time::sleep(EVERY).await;
@@ -48,21 +48,21 @@ pub async fn retain(node: Node, retention: Retention, mut leaving: watch::Receiv
     }
 }
 
-async fn look(node: &Node, retention: Retention) -> Result<(), Refusal> {
-    let now = node.now();
-    let mut left = Pruning::new(Prune { limit: 0, ..Prune::new(now, 0, now) });
-    work_off(node, &mut left).await?;
+async fn look(app: &App, retention: Retention) -> Result<(), Refusal> {
+    let now = app.now();
+    let mut left = Pruning::new(PruneBody { limit: 0, ..everything_before(now, 0) });
+    work_off(app, &mut left).await?;
     if let Some(age) = retention.max_age {
-        let mut old = Pruning::new(Prune::new(now.before(age), retention.keep, now));
-        work_off(node, &mut old).await?;
+        let mut old = Pruning::new(everything_before(now.before(age), retention.keep));
+        work_off(app, &mut old).await?;
         tell(&old, "too old");
     }
     if let Some(size) = retention.max_size {
-        shrink(node, size, retention.keep).await?;
+        shrink(app, size, retention.keep).await?;
     }
     if retention.max_age.is_some() || retention.max_size.is_some() {
-        let skills = in_thread(node, move |node| {
-            left.clear_skills(&node.options().data_dir)?;
+        let skills = in_thread(app, move |app| {
+            left.clear_skills(&app.options().data_dir)?;
             Ok(left)
         });
         tell(&skills.await?, "not needed");
@@ -71,25 +71,25 @@ async fn look(node: &Node, retention: Retention) -> Result<(), Refusal> {
 }
 
 /// Prunes the oldest runs until no more than `size` bytes are in use.
-async fn shrink(node: &Node, size: u64, keep: u32) -> Result<(), Refusal> {
-    let now = node.now();
-    let mut pruning = Pruning::new(Prune::new(now, keep, now));
-    let files = in_thread(node, |node| Ok(files_size(&node.options().data_dir))).await?;
+async fn shrink(app: &App, size: u64, keep: u32) -> Result<(), Refusal> {
+    let now = app.now();
+    let mut pruning = Pruning::new(everything_before(now, keep));
+    let files = in_thread(app, |app| Ok(files_size(&app.options().data_dir))).await?;
     loop {
-        let database = in_thread(node, |node| Ok(node.reader()?.room()?.0)).await?;
+        let database = in_thread(app, |app| Ok(app.reader()?.room()?.0)).await?;
         if database + files.saturating_sub(pruning.bytes) <= size {
             break;
         }
         let before = pruning.runs.len();
         pruning.limit(FEW);
         while pruning.runs.len() == before {
-            if !(chunk(node, &mut pruning).await?) {
+            if !(chunk(app, &mut pruning).await?) {
                 tracing::warn!("runs that are over are gone, and there is still more than `max_size`");
                 return Ok(());
             }
         }
         pruning.limit(0);
-        work_off(node, &mut pruning).await?;
+        work_off(app, &mut pruning).await?;
     }
     tell(&pruning, "no room");
     Ok(())
@@ -110,22 +110,22 @@ fn tell(pruning: &Pruning, why: &str) {
     }
 }
 
-async fn work_off(node: &Node, pruning: &mut Pruning) -> Result<(), Refusal> {
-    while chunk(node, pruning).await? {
+async fn work_off(app: &App, pruning: &mut Pruning) -> Result<(), Refusal> {
+    while chunk(app, pruning).await? {
         tokio::time::sleep(PAUSE).await;
     }
     Ok(())
 }
 
 /// One chunk, and the files of what it leaves; false when there is nothing more to do.
-async fn chunk(node: &Node, pruning: &mut Pruning) -> Result<bool, Refusal> {
-    let pruned = node.prune(pruning.request()).await?;
+async fn chunk(app: &App, pruning: &mut Pruning) -> Result<bool, Refusal> {
+    let pruned = app.prune(pruning.request()).await?;
     if pruned.bare.is_empty() {
-        return Ok(pruning.take(&node.options().data_dir, pruned));
+        return Ok(pruning.take(&app.options().data_dir, pruned));
     }
     let mut taking = std::mem::replace(pruning, Pruning::new(pruning.request()));
-    let (taken, more) = in_thread(node, move |node| {
-        let more = taking.take(&node.options().data_dir, pruned);
+    let (taken, more) = in_thread(app, move |app| {
+        let more = taking.take(&app.options().data_dir, pruned);
         Ok((taking, more))
     })
     .await?;
@@ -135,9 +135,9 @@ async fn chunk(node: &Node, pruning: &mut Pruning) -> Result<bool, Refusal> {
 
 /// Where waiting for the disk keeps nobody else waiting.
 async fn in_thread<T: Send + 'static>(
-    node: &Node,
-    look: impl FnOnce(&Node) -> Result<T, Refusal> + Send + 'static,
+    app: &App,
+    look: impl FnOnce(&App) -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
-    let node = node.clone();
-    spawn_blocking(move || look(&node)).await.map_err(|_| crate::work::broke_off("making room"))?
+    let app = app.clone();
+    spawn_blocking(move || look(&app)).await.map_err(|_| crate::app::broke_off("making room"))?
 }

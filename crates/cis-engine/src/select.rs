@@ -5,7 +5,8 @@ use cis_core::dag::plan::Plan;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::TaskIx;
 use cis_core::task::TaskStatus;
-use cis_store::port::Fate;
+
+pub use cis_store::port::Fate;
 
 /// How much two names must have in common for one to be suggested for the other.
 const LIKENESS_MIN: f64 = 0.75;

@@ -82,3 +82,8 @@ pub fn user() -> String {
     let name = std::env::var("USER").ok().filter(|name| !name.is_empty());
     name.unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()))
 }
+
+/// Is this the user of this process, or root? No other user is served on the socket of a data directory.
+pub fn is_own_user(uid: u32) -> bool {
+    uid == rustix::process::getuid().as_raw() || uid == 0
+}

@@ -1,49 +1,16 @@
 //! What a DAG or a run waits for: the rules of `cis-core` over what the store knows.
 
+use cis_api::dag::RevisionSummary;
+use cis_api::why::{Awaited, Explained};
 use cis_core::dag::Plan;
 use cis_core::error::Refusal;
-use cis_core::id::{DagId, Revision, RunId, Scope};
-use cis_core::review::ReviewId;
 use cis_core::source::Timestamp;
 use cis_core::why::{Facts, Why, why};
+use cis_store::Reader;
 use cis_store::port::RevisionStatus;
-use cis_store::sqlite::Reader;
-use cis_store::sqlite::reader::{DagLine, RevisionLine, RunLine};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use cis_store::rows::{DagRow, RevisionRow, RunRow};
 
 use crate::coordinator::KINDS;
-
-/// What it waits for.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Explained {
-    pub dag_id: DagId,
-    pub scope: Scope,
-    pub status: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run_id: Option<RunId>,
-    /// What people call the run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run: Option<String>,
-    /// A revision that nobody has decided about.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub awaits_confirmation: Option<Awaited>,
-    #[serde(flatten)]
-    pub why: Why,
-}
-
-/// A revision that nobody has decided about.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Awaited {
-    pub revision: Revision,
-    pub content_hash: String,
-    pub published_by: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<Timestamp>,
-    /// What to decide about it by.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub review_id: Option<ReviewId>,
-}
 
 /// How many tasks are told at most, by whom they are run, and what time it is.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +21,7 @@ pub struct Terms {
 }
 
 /// What a run waits for.
-pub fn of_run(reader: &Reader, run: &RunLine, terms: Terms) -> Result<Explained, Refusal> {
+pub fn of_run(reader: &Reader, run: &RunRow, terms: Terms) -> Result<Explained, Refusal> {
     Ok(Explained {
         dag_id: run.dag_id.clone(),
         scope: run.scope.clone(),
@@ -67,7 +34,7 @@ pub fn of_run(reader: &Reader, run: &RunLine, terms: Terms) -> Result<Explained,
 }
 
 /// What a DAG waits for: its latest run, and a decision about the latest revision that waits for one.
-pub fn of_dag(reader: &Reader, dag: &DagLine, terms: Terms) -> Result<Explained, Refusal> {
+pub fn of_dag(reader: &Reader, dag: &DagRow, terms: Terms) -> Result<Explained, Refusal> {
     let run = match dag.latest_run {
         Some(number) => reader.run_by_number(dag.key, number)?,
         None => None,
@@ -89,12 +56,12 @@ pub fn of_dag(reader: &Reader, dag: &DagLine, terms: Terms) -> Result<Explained,
     Ok(Explained { awaits_confirmation: pending.map(awaited), ..explained })
 }
 
-fn awaited(revision: RevisionLine) -> Awaited {
-    let RevisionLine { revision, content_hash, created_by, expires_at, review_id, .. } = revision;
+fn awaited(revision: RevisionRow) -> Awaited {
+    let RevisionSummary { revision, content_hash, created_by, expires_at, review_id, .. } = revision.shown;
     Awaited { revision, content_hash, published_by: created_by, expires_at, review_id }
 }
 
-fn held(reader: &Reader, run: &RunLine, terms: Terms) -> Result<Why, Refusal> {
+fn held(reader: &Reader, run: &RunRow, terms: Terms) -> Result<Why, Refusal> {
     let standings = reader.standings(run)?;
     let dag = reader.definition(run.definition)?;
     let plan = Plan::new(&dag);

@@ -9,7 +9,7 @@ use cis_core::id::RunKey;
 use cis_core::run::StopReason;
 use cis_core::source::Timestamp;
 use cis_runner::protocol::{AttemptKey, Ended, FromRunner, LANES_SINCE, Lane, Outcome, Start, ToRunner};
-use cis_store::port::{Claimed, RunInfo, Started, Store};
+use cis_store::port::{Claimed, CoordinatorStore, RunInfo, Started};
 
 use super::{Coordinator, SELF, key_of};
 use crate::context::Context;
@@ -17,7 +17,7 @@ use crate::data_dir::names;
 use crate::machine::Machine;
 use crate::{origin, report};
 
-impl<S: Store, M: Machine> Coordinator<S, M> {
+impl<S: CoordinatorStore, M: Machine> Coordinator<S, M> {
     pub(super) async fn hear(&mut self, message: FromRunner) -> Result<(), Refusal> {
         self.end_silence();
         match message {
@@ -93,7 +93,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 return self.reports.push(report::never_started(&claim, why, self.machine.now()));
             }
         };
-        let (tied, lane) = (self.is_tied(run), self.lane_of(&claim.run));
+        let (tied, lane) = (self.is_tied(run), Self::lane_of(&claim.run));
         match self.dispatch.start(&claim, &context, tied, lane, self.machine.now()) {
             Ok(start) => {
                 self.flying.insert(start.key, claim);
@@ -108,11 +108,9 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         self.owners.get(&run) == Some(&SELF)
     }
 
-    /// The lane of a run's attempts, if only so many of them may be under way at once. The store sees to that for every
-    /// run; the limits of runs that others started are not known here.
-    pub(super) fn lane_of(&self, run: &RunInfo) -> Option<Lane> {
-        let max = self.limits.get(&run.key)?.or(run.definition.dag.max_parallel)?;
-        Some(Lane { id: run.key.0, max })
+    /// At most so many tasks of a run are under way at once, if it says how many.
+    pub(super) fn lane_of(run: &RunInfo) -> Option<Lane> {
+        run.max_parallel.map(|max| Lane { id: run.key.0, max })
     }
 
     pub(super) fn send_start(&mut self, run: RunKey, context: &Context, mut start: Start) {
@@ -128,7 +126,9 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
         link.queue(&ToRunner::Start(Box::new(start)));
     }
 
+    /// The environment and directory of a run; with it, its owner is known.
     pub(super) fn context(&mut self, run: &RunInfo) -> Result<Arc<Context>, String> {
+        self.take_expected(run.key, run.run_id);
         if let Some(context) = self.contexts.get(&run.key) {
             return Ok(context.clone());
         }

@@ -8,10 +8,11 @@
 
 use std::collections::BTreeSet;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 
 use cis_core::error::{ErrorCode, Refusal};
 use cis_runner::protocol::{FromRunner, HAND_OVER_KEEP_MS, HAND_OVER_SINCE, ToRunner};
-use cis_store::port::Store;
+use cis_store::port::CoordinatorStore;
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -27,7 +28,7 @@ pub(super) enum Leaving {
     HandingOver(oneshot::Sender<Result<usize, Refusal>>),
 }
 
-impl<S: Store, M: Machine> Coordinator<S, M> {
+impl<S: CoordinatorStore, M: Machine> Coordinator<S, M> {
     /// Leaves as it was asked to; false if that is refused, and the loop goes on.
     pub(super) async fn leave(&mut self, leaving: Leaving) -> Result<bool, Refusal> {
         match leaving {
@@ -38,6 +39,7 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             Leaving::HandingOver(reply) => {
                 let handed_over = self.hand_over_attempts().await?;
                 let left = handed_over.is_ok();
+                self.handed_over.store(left, Ordering::Relaxed);
                 // What could have been claimed meanwhile was not.
                 self.poke |= !left;
                 let _ = reply.send(handed_over.map(|()| self.unfinished.len()));

@@ -31,16 +31,18 @@ pub(crate) mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
+use cis_api::node::CoordinatorKind;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{Epoch, RunKey};
+use cis_core::id::{Epoch, RunId, RunKey};
 use cis_core::notice::Wanted;
 use cis_core::run::StopReason;
 use cis_core::source::{Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_runner::protocol::{AttemptKey, ToRunner};
-use cis_store::port::{Advance, Boot, Claim, Claimed, Opening, Report, RunRef, Started, Store};
-use cis_store::sqlite::Durability;
+pub use cis_store::Durability;
+use cis_store::port::{Advance, Boot, Claim, Claimed, CoordinatorStore, Opening, Report, RunRef, Started};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::context::Context;
@@ -54,7 +56,7 @@ use handover::Leaving;
 use reach::{Connecting, LOOK_AT_RUNNER, PATIENCE};
 
 pub use crate::dispatch::Limits;
-pub use handle::{Ask, Changes, Handle, Owner, SELF};
+pub use handle::{Ask, Changes, Expected, Handle, Owner, SELF};
 
 /// Tasks handed to the runner beyond its free slots, so that it never waits for a commit. The runner's journal
 /// tells started from unstarted, so a crash loses none of them. With 8 the commits were half as large and W1
@@ -93,6 +95,8 @@ pub struct Options {
     pub limits: Limits,
     /// Something is going to be run as soon as the coordinator is there.
     pub runs_at_once: bool,
+    /// What kind of process this is.
+    pub kind: CoordinatorKind,
     /// Where this process serves others over HTTP, if it does.
     pub address: Option<String>,
     /// What to keep for whoever tells people.
@@ -128,13 +132,19 @@ pub struct Coordinator<S, M: Machine> {
     /// Those of them that are to end; with SIGKILL, if that is said.
     stopping: BTreeMap<AttemptKey, bool>,
     contexts: HashMap<RunKey, Arc<Context>>,
+    /// Runs that are about to start.
+    expected: HashMap<RunId, Expected>,
     /// Contexts the runner has been sent on this connection.
     sent: HashSet<RunKey>,
     owners: HashMap<RunKey, Owner>,
-    /// Runs that this loop has started, and how many of their tasks may be under way at once, where their caller said so.
-    limits: HashMap<RunKey, Option<u32>>,
     /// Attached runs nobody has claimed since this coordinator started.
     orphans: Vec<RunKey>,
+    /// Runs whose owner has closed its connection before they were there.
+    forsaken: Vec<RunKey>,
+    /// Owners that have gone lately, the latest first: a run of theirs may still be on its way.
+    gone_owners: VecDeque<Owner>,
+    /// It has handed over.
+    handed_over: Arc<AtomicBool>,
     orphans_due: Option<Timestamp>,
     unfinished: HashMap<RunKey, RunRef>,
     /// Runs others started that were over before this loop heard of them, the latest first.
@@ -165,7 +175,7 @@ impl<S, M: Machine> std::fmt::Debug for Coordinator<S, M> {
     }
 }
 
-impl<S: Store, M: Machine> Coordinator<S, M> {
+impl<S: CoordinatorStore, M: Machine> Coordinator<S, M> {
     /// Begins a coordinator's life on a store nobody else writes to: a higher epoch, and whatever an earlier one
     /// left unfinished taken up again.
     pub async fn start(store: S, options: Options, machine: M) -> Result<(Self, Handle), Refusal> {
@@ -195,10 +205,13 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             untied: BTreeSet::new(),
             stopping: BTreeMap::new(),
             contexts: HashMap::new(),
+            expected: HashMap::new(),
             sent: HashSet::new(),
             owners: HashMap::new(),
-            limits: HashMap::new(),
             orphans: Vec::new(),
+            forsaken: Vec::new(),
+            gone_owners: VecDeque::new(),
+            handed_over: Arc::default(),
             orphans_due: None,
             unfinished: HashMap::new(),
             over_unheard: VecDeque::new(),
@@ -222,6 +235,11 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
     /// What was found when this life began, and done about it.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
+    }
+
+    /// Becomes true when it has handed over.
+    pub fn has_handed_over(&self) -> Arc<AtomicBool> {
+        self.handed_over.clone()
     }
 
     /// Takes up what an earlier coordinator left.
@@ -282,6 +300,12 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
+    }
+
+    /// Is the process that an attached run belongs to known, and alive?
+    fn has_living_owner(&self, run: RunKey) -> bool {
+        Context::load(&self.options.data_dir.context(run.0))
+            .is_ok_and(|context| context.owner.as_ref().is_some_and(|owner| owner.lives()))
     }
 
     /// Is the process that an attached run belongs to gone? If that cannot be told, it is given time to return.

@@ -17,7 +17,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::source::{BootTime, Millis};
 use cis_runner::client::RunnerProcess;
 use cis_runner::protocol::{AttemptKey, Known, KnownState, ToRunner};
-use cis_store::port::{Claimed, Store};
+use cis_store::port::{Claimed, CoordinatorStore};
 
 use super::{Coordinator, key_of};
 use crate::machine::Machine;
@@ -52,7 +52,7 @@ impl<T> Connecting<T> {
     }
 }
 
-impl<S: Store, M: Machine> Coordinator<S, M> {
+impl<S: CoordinatorStore, M: Machine> Coordinator<S, M> {
     /// Begins to connect, unless that is under way.
     pub(super) fn connect(&mut self) {
         if self.connecting.is_some() {
@@ -166,7 +166,9 @@ impl<S: Store, M: Machine> Coordinator<S, M> {
             return;
         }
         let run = claim.run.key;
-        let (tied, lane) = (self.is_tied(run), self.lane_of(&claim.run));
+        // Whose it is decides what it is tied to.
+        self.take_expected(run, claim.run.run_id);
+        let (tied, lane) = (self.is_tied(run), Self::lane_of(&claim.run));
         let started = self.context(&claim.run).and_then(|context| {
             let start = self.dispatch.start(&claim, &context, tied, lane, self.machine.now())?;
             self.send_start(run, &context, start);

@@ -6,13 +6,13 @@ use cis_runner::protocol::{
     Ended, FromRunner, HAND_OVER_KEEP_MS, Known, KnownState, LogSummary, OLDEST, Outcome, PROTOCOL, Start,
     ToRunner,
 };
+use cis_store::SqliteStore;
 use cis_store::port::StartRun;
-use cis_store::sqlite::SqliteStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
+use super::handle::News;
 use super::tests::{Forgetful, coordinator_on, request};
 use super::*;
-use crate::command::{Command, Reply};
 use crate::runner_link::{Peer, RunnerAddress};
 
 /// A runner that speaks this protocol.
@@ -92,9 +92,13 @@ impl Owned {
     async fn new(store: &SqliteStore, root: &Path, machine: Forgetful, dag: &str, max: Option<u32>) -> Self {
         let (mut coordinator, handle) = coordinator_on(store, root, machine).await;
         let request = request(store, dag).await;
-        let request = Box::new(StartRun { attached: true, at_node: false, max_parallel: max, ..request });
-        let context = Box::new(Context::of_node(&[], &[], Vec::new()));
-        coordinator.command(Command::Start { request, context }, SELF).await.unwrap();
+        let request = StartRun { attached: true, at_node: false, max_parallel: max, ..request };
+        let context = Some(Context::of_node(&[], &[], Vec::new()));
+        let expected = Expected { owner: Some(SELF), is_owner_gone: false, context };
+        let noted = oneshot::channel().0;
+        coordinator.handle(Ask::Expect { run: request.run_id, expected, noted }).await.unwrap();
+        let started = Some(store.start_run(request).await.unwrap().answer.unwrap());
+        coordinator.handle(Ask::Wrote(News { started, ready: true, ..News::default() })).await.unwrap();
         coordinator.settle().await.unwrap();
         let stream = coordinator.machine.runner.lock().unwrap().pop().unwrap();
         let mut runner = RunnerEnd { stream, decoder: Decoder::new() };
@@ -127,7 +131,7 @@ async fn coordinator_that_hands_over_leaves_when_the_runner_is_ready() {
     let (ended, left, ()) = tokio::join!(coordinator.run(), handle.hand_over(), runner);
     assert_eq!(left.unwrap(), 1, "its run goes on");
     ended.unwrap();
-    assert_eq!(handle.hand_over().await.unwrap(), 0, "it has left");
+    assert!(handle.hand_over().await.unwrap_err().is_leaving(), "it has left");
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -143,8 +147,7 @@ async fn runner_of_the_first_protocol_is_not_asked_to_keep_attempts() {
             assert!(refusal.message.contains(part), "{refusal}");
         }
         assert_eq!(refusal.details["runs"], serde_json::json!(["d#1"]));
-        let reply = handle.call(Command::Hello, SELF).await;
-        assert!(matches!(reply, Reply::Hello(_)), "it is still there");
+        assert!(handle.describe().await.is_ok(), "it is still there");
         // When the attempt is over, nothing is in the way.
         runner.end(start.key).await;
         assert!(matches!(runner.hear().await, ToRunner::Ack { .. }), "HandOver was not said");
@@ -166,7 +169,7 @@ async fn attempts_that_an_older_runner_had_before_keep_no_coordinator_from_leavi
     let (mut next, handle) = coordinator_on(&store, dir.path(), knowing(1, vec![known], None)).await;
     assert_eq!(next.flying.len(), 1);
     // Its process has become the coordinator, and owns the run again.
-    next.command(Command::Attach { run }, SELF).await.unwrap();
+    next.handle(Ask::Attach { run, owner: SELF, noted: oneshot::channel().0 }).await.unwrap();
     let (ended, left) = tokio::join!(next.run(), handle.hand_over());
     assert_eq!(left.unwrap(), 1);
     ended.unwrap();
@@ -226,4 +229,55 @@ async fn runner_of_another_directory_is_told_with_both_directories_and_a_way_out
     let link =
         RunnerLink::connect(&knowing(PROTOCOL + 1, Vec::new(), Some(at_ours)), &address).await.unwrap();
     assert_eq!(link.peer, Peer { pid: 4711, protocol: PROTOCOL }, "no more than both understand");
+}
+
+/// A run that its process owns as `owner`, told to the loop in the order that a caller's steps would be.
+async fn expect_and_start(
+    coordinator: &mut Coordinator<SqliteStore, Forgetful>,
+    store: &SqliteStore,
+    owner: Owner,
+) -> RunKey {
+    let request = StartRun { attached: true, at_node: false, ..request(store, PLAIN).await };
+    let context = Some(Context::of_node(&[], &[], Vec::new()));
+    let expected = Expected { owner: Some(owner), is_owner_gone: false, context };
+    let noted = oneshot::channel().0;
+    coordinator.handle(Ask::Expect { run: request.run_id, expected, noted }).await.unwrap();
+    let run = store.start_run(request).await.unwrap().answer.unwrap();
+    let news = News { started: Some(run.clone()), ready: true, ..News::default() };
+    coordinator.handle(Ask::Wrote(news)).await.unwrap();
+    run.key
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn run_whose_owner_was_gone_before_it_was_expected_is_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir);
+    let (mut coordinator, _handle) = coordinator_on(&store, dir.path(), speaking(PROTOCOL)).await;
+    // The first look at the clocks puts everything off that is due by them.
+    coordinator.settle().await.unwrap();
+    coordinator.handle(Ask::Gone(Owner(7))).await.unwrap();
+    let run = expect_and_start(&mut coordinator, &store, Owner(7)).await;
+    coordinator.settle().await.unwrap();
+    let reader = cis_store::Reader::open(&dir.path().join("dag.db")).unwrap();
+    let stopped = reader.run(run).unwrap().unwrap();
+    assert_eq!(stopped.stop_reason, Some(StopReason::OwnerGone), "{stopped:?}");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn orphan_is_stopped_only_when_its_owner_is_not_alive() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store_in(&dir);
+    let (mut coordinator, _handle) = coordinator_on(&store, dir.path(), speaking(PROTOCOL)).await;
+    let run = expect_and_start(&mut coordinator, &store, Owner(7)).await;
+    let data_dir = coordinator.options.data_dir.clone();
+    let owned = Context::of_caller(dir.path().to_owned(), Vec::new());
+    owned.save(&data_dir.context(run.0), Durability::Process).unwrap();
+    coordinator.orphans = vec![run];
+    coordinator.end_orphans().await.unwrap();
+    let reader = cis_store::Reader::open(&dir.path().join("dag.db")).unwrap();
+    assert_eq!(reader.run(run).unwrap().unwrap().stop_reason, None, "this process lives");
+    assert!(coordinator.orphans_due.is_some(), "and is looked for again");
+    Context { owner: None, ..owned }.save(&data_dir.context(run.0), Durability::Process).unwrap();
+    coordinator.end_orphans().await.unwrap();
+    assert_eq!(reader.run(run).unwrap().unwrap().stop_reason, Some(StopReason::OwnerGone));
 }

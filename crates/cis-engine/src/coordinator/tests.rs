@@ -9,8 +9,8 @@ use cis_core::dag::{self, Defaults, Format};
 use cis_core::source::{BootTime, Clock, Random};
 use cis_runner::frame;
 use cis_runner::protocol::{FromRunner, OLDEST, PROTOCOL};
+use cis_store::SqliteStore;
 use cis_store::port::{ClaimWork, Publish, Settle, StartRun};
-use cis_store::sqlite::SqliteStore;
 use serde_json::Map;
 use tokio::io::{AsyncWriteExt, DuplexStream};
 
@@ -105,6 +105,7 @@ pub(super) async fn coordinator_on(
     Context::of_node(&[], &[], Vec::new()).save(&data_dir.node_context(), Durability::Process).unwrap();
     let options = Options {
         data_dir,
+        kind: CoordinatorKind::Background,
         exe: "/nowhere".into(),
         config: None,
         slots: 1,

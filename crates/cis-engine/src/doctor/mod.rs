@@ -15,17 +15,16 @@ mod strays;
 
 pub use place::bytes;
 
+use cis_api::node::CoordinatorInfo;
 use cis_core::error::Refusal;
 use cis_core::id::Epoch;
 use cis_runner::client::{RunnerProcess, find_runner};
+use cis_store::Reader;
 use cis_store::StoreError;
+use cis_store::check::Check;
 use cis_store::port::damaged;
-use cis_store::sqlite::Reader;
-use cis_store::sqlite::check::Check;
 use serde::Serialize;
 
-use crate::client::Client;
-use crate::command::About;
 use crate::data_dir::DataDir;
 
 /// Findings of one check that are told; the rest is counted.
@@ -124,15 +123,18 @@ impl Examined {
     }
 }
 
-/// Looks at everything. With `repair`, what can be repaired is.
-pub fn examine(data_dir: &DataDir, repair: bool) -> Result<Vec<Examined>, Refusal> {
+/// Looks at everything. With `repair`, what can be repaired is. `about` is what the coordinator says of itself, if one answers.
+pub fn examine(
+    data_dir: &DataDir,
+    about: Option<&CoordinatorInfo>,
+    repair: bool,
+) -> Result<Vec<Examined>, Refusal> {
     data_dir.check_used()?;
     // Before the database is opened: what SQLite puts beside it is as open to others as it is.
     let permissions = place::permissions(data_dir, repair);
-    let about = about(data_dir);
     let mut examined = vec![
-        coordinator(data_dir, about.as_ref()),
-        runner(data_dir, about.as_ref()),
+        coordinator(data_dir, about),
+        runner(data_dir, about),
         place::origin(data_dir),
         permissions,
         place::disk(data_dir),
@@ -178,12 +180,7 @@ impl Hand {
     }
 }
 
-/// What the coordinator says of itself, if there is one.
-fn about(data_dir: &DataDir) -> Option<About> {
-    Client::connect(data_dir).ok().flatten()?.about().ok().flatten()
-}
-
-fn coordinator(data_dir: &DataDir, about: Option<&About>) -> Examined {
+fn coordinator(data_dir: &DataDir, about: Option<&CoordinatorInfo>) -> Examined {
     let Some(about) = about else {
         return match data_dir.try_lock() {
             Ok(Some(_)) => Examined::sound("coordinator", nobody(data_dir)),
@@ -197,14 +194,14 @@ fn coordinator(data_dir: &DataDir, about: Option<&About>) -> Examined {
     };
     let address = about.address.as_ref().map(|address| format!(" on {address}")).unwrap_or_default();
     let mut told = format!("process {}{address}, epoch {}", about.pid, about.epoch);
-    if let Some(recovery) = about.recovery.as_ref().filter(|recovery| recovery.took_up()) {
+    if let Some(recovery) = &about.recovery {
         told += &format!("; {recovery}");
     }
     Examined::sound("coordinator", told)
 }
 
 /// Does the runner go on, if there is one?
-fn runner(data_dir: &DataDir, about: Option<&About>) -> Examined {
+fn runner(data_dir: &DataDir, about: Option<&CoordinatorInfo>) -> Examined {
     if let Some(silent) = about.and_then(|about| about.runner.as_ref()) {
         let hint = silent.hint.clone().unwrap_or_default();
         return Examined::new("runner", State::Problem, silent.message.clone()).hint(hint);

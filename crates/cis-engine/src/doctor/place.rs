@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cis_core::error::Refusal;
 use cis_core::id::{ExecutionId, Fence, RunKey};
 use cis_core::source::Clock;
-use cis_store::sqlite::Reader;
+use cis_store::Reader;
 
 use super::{Examined, Hand, State};
 use crate::data_dir::{DataDir, names};

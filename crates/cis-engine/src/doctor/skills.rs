@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use cis_core::error::Refusal;
-use cis_store::sqlite::Reader;
+use cis_store::Reader;
 
 use super::{Examined, Hand, State};
 use crate::data_dir::DataDir;

@@ -3,7 +3,7 @@
 use cis_core::error::Refusal;
 use cis_core::id::{ExecutionId, Fence};
 use cis_runner::marked::{Marked, marked};
-use cis_store::sqlite::Reader;
+use cis_store::Reader;
 
 use super::{Examined, Hand, State};
 use crate::data_dir::DataDir;

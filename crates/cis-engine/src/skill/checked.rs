@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cis_core::source::{Millis, Timestamp};
-use cis_store::sqlite::Durability;
+use cis_store::Durability;
 
 use super::kept::{Kept, KeptSkills};
 use super::tree::{self, Of, TreeError};

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use cis_core::dag::Dag;
 use cis_core::error::{ErrorCode, Refusal};
-use cis_store::sqlite::{Durability, Reader};
+use cis_store::{Durability, Reader};
 
 use super::SkillPath;
 use super::packed::unpack;

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use cis_core::source::Timestamp;
-use cis_store::sqlite::{Durability, Reader, SqliteStore};
+use cis_store::{Durability, Reader, SqliteStore};
 use tempfile::TempDir;
 
 use super::SkillPath;

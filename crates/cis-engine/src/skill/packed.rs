@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-use cis_store::sqlite::Durability;
+use cis_store::Durability;
 
 use super::tree::{BYTES_MAX, DEPTH_MAX, EXECUTABLE, FILES_MAX, LINK, PLAIN, TreeError, check_links};
 

@@ -1,0 +1,360 @@
+//! The only way in for callers, whatever the edge: one function per call of `cis-api`. It authorises, validates, asks the
+//! store, and wakes the loop.
+//!
+//! ```text
+//!   edge ── App::call(who, request) ──► a function of this module ──► store: one transaction
+//!                                                  └── News ──► coordinator's loop ──► runner
+//! ```
+//!
+//! What a caller wrote is told to the loop on a task of its own: a caller that goes away before the answer must not keep the
+//! loop from hearing of it. The functions are private: [`App::call`] checks who may call before any of them runs.
+//!
+//! | module | calls |
+//! |---|---|
+//! | `look` | what a caller may see |
+//! | `lists`, `shows` | lists, a page at a time; one thing and where it stands |
+//! | `publish` | publishing a definition |
+//! | `decide` | confirming, rejecting, approving |
+//! | `start` | starting runs, resuming, retrying |
+//! | `control` | cancel, pause, drain, prune, the coordinator |
+//! | `work` | tasks for workers: claim, heartbeat, log, result |
+//! | `tokens` | who may call |
+//! | `page`, `reads` | where a list goes on; read-only views of the store |
+
+mod control;
+mod decide;
+mod lists;
+mod look;
+mod page;
+mod publish;
+mod reads;
+mod shows;
+mod start;
+mod tokens;
+mod work;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cis_api::node::NodeInfo;
+use cis_api::{Access, Call, Request};
+use cis_core::access::{Caller, Preset};
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::{Position, RunId, RunKey};
+use cis_core::notice::Way;
+use cis_core::source::{Clock, Millis, Timestamp, new_run_id};
+use cis_store::port::{Answer as Answered, IdempotencyKey, Once, RunRef, Tried};
+use cis_store::{Pulse, Reader, SqliteStore, Written};
+use tokio::sync::{OnceCell, Semaphore, watch};
+
+use crate::coordinator::handle::{News, leaving};
+use crate::coordinator::{Changes, Handle, Options, Owner};
+use crate::desk::Desk;
+use crate::growth::{Ear, Growth};
+use crate::system::{System, user};
+use work::Logs;
+
+pub use control::check_whole_node;
+pub use look::{Look, Read, read_as_owner};
+pub use reads::Reads;
+
+/// Definitions that are parsed at once; a large one takes seconds of a core, and memory many times its size.
+const PARSING_SMALL: usize = 4;
+const PARSING_LARGE: usize = 1;
+
+/// How calls are answered, beyond what the coordinator's options say.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How long a published DAG waits for a confirmation.
+    pub pending_for: Millis,
+    /// What agents publish is confirmed by that, and starts.
+    pub auto_execute: bool,
+    /// Where skills of definitions that come over the network are looked for.
+    pub skill_dirs: Vec<PathBuf>,
+    /// What this node says of itself, if it is one.
+    pub node: Option<NodeInfo>,
+}
+
+/// Who sends a request, and what came with it beside its parts.
+#[derive(Debug, Clone)]
+pub struct Sender {
+    pub caller: Caller,
+    /// False: the caller only said who it is.
+    pub is_proven: bool,
+    pub key: Option<IdempotencyKey>,
+    /// What the caller traces the request by.
+    pub traceparent: Option<String>,
+    /// The connection of the owner on the data directory's socket, or this process itself. Only from there come
+    /// environments and the ownership of runs: over the network they would be code execution.
+    pub connection: Option<Owner>,
+}
+
+impl Sender {
+    /// The owner of the data directory on this connection, called `user`.
+    pub fn owner(user: String, connection: Owner) -> Self {
+        let caller = Caller::preset(user, Preset::Owner, None);
+        Self { caller, is_proven: true, key: None, traceparent: None, connection: Some(connection) }
+    }
+
+    /// The user of this process, as the owner.
+    pub fn own_process() -> Self {
+        Self::owner(user(), crate::coordinator::SELF)
+    }
+
+    fn by(&self) -> String {
+        self.caller.identity.clone()
+    }
+}
+
+/// What is reached through a coordinator in this process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct App {
+    store: SharedStore,
+    pulse: Pulse,
+    handle: Handle,
+    reads: Reads,
+    desk: Desk,
+    logs: Logs,
+    options: Arc<Options>,
+    settings: Arc<Settings>,
+    parsing: Arc<Parsing>,
+    /// Begun by the first caller that follows a log.
+    growth: Arc<OnceCell<Arc<Growth>>>,
+}
+
+#[derive(Debug)]
+struct Parsing {
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+}
+
+/// One function per call. Implemented in this module and nowhere else.
+pub trait Answer<C: Call> {
+    #[doc(hidden)]
+    fn answer(
+        &self,
+        sender: &Sender,
+        request: Request<C>,
+    ) -> impl Future<Output = Result<Once<C::Response>, Refusal>> + Send;
+}
+
+impl<C: Read> Answer<C> for App {
+    async fn answer(&self, sender: &Sender, request: Request<C>) -> Result<Once<C::Response>, Refusal> {
+        self.read(sender, request).await.map(Once::new)
+    }
+}
+
+impl App {
+    pub(crate) fn new(
+        store: SharedStore,
+        pulse: Pulse,
+        handle: Handle,
+        options: Options,
+        settings: Settings,
+    ) -> Self {
+        let reads = Reads::new(options.data_dir.database());
+        let turns = |count| Arc::new(Semaphore::new(count));
+        let parsing = Parsing { small: turns(PARSING_SMALL), large: turns(PARSING_LARGE) };
+        Self {
+            store,
+            pulse,
+            handle,
+            reads,
+            desk: Desk::default(),
+            logs: Logs::default(),
+            options: Arc::new(options),
+            settings: Arc::new(settings),
+            parsing: Arc::new(parsing),
+            growth: Arc::default(),
+        }
+    }
+
+    /// Answers a call, if its sender may make it.
+    pub async fn call<C: Call>(
+        &self,
+        sender: &Sender,
+        request: Request<C>,
+    ) -> Result<Once<C::Response>, Refusal>
+    where
+        Self: Answer<C>,
+    {
+        check_access(C::ACCESS, sender)?;
+        self.answer(sender, request).await
+    }
+
+    /// Answers a call that only reads, on a thread that may wait for the disk.
+    pub async fn read<C: Read>(&self, sender: &Sender, request: Request<C>) -> Result<C::Response, Refusal> {
+        check_access(C::ACCESS, sender)?;
+        self.look(sender, move |look| C::read(look, request)).await
+    }
+
+    /// Looks into the store with the eyes of a sender.
+    async fn look<T, F>(&self, sender: &Sender, look: F) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        F: FnOnce(Look<'_>) -> Result<T, Refusal> + Send + 'static,
+    {
+        let (caller, slots, now) = (sender.caller.clone(), Some(self.options.slots), self.now());
+        self.reads.read(move |reader| look(Look::new(reader, &caller, slots, now))).await
+    }
+
+    /// Read-only views of the store, for edges that follow along.
+    pub fn reads(&self) -> &Reads {
+        &self.reads
+    }
+
+    /// The present moment.
+    pub fn now(&self) -> Timestamp {
+        System.now()
+    }
+
+    fn new_run_id(&self) -> RunId {
+        new_run_id(&System, &System)
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The store, for reading.
+    pub fn reader(&self) -> Result<Reader, Refusal> {
+        Ok(Reader::open(&self.options.data_dir.database())?)
+    }
+
+    /// Changes with every commit.
+    pub fn changes(&self) -> watch::Receiver<Changes> {
+        self.handle.changes()
+    }
+
+    /// What changes in the store, as it does.
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
+    /// How much has been written since the node started.
+    pub fn written(&self) -> Result<Written, Refusal> {
+        Ok(self.store.get()?.written())
+    }
+
+    /// A connection of the owner closed: the runs that it owns end.
+    pub async fn connection_closed(&self, connection: Owner) {
+        self.handle.gone(connection).await;
+    }
+
+    /// Hears when tasks of a run print something.
+    pub async fn ear(&self, run: RunKey) -> Result<Ear, Refusal> {
+        let deaf = |e| Refusal::new(ErrorCode::Unavailable, format!("cannot follow logs: {e}"));
+        let growth = self.growth.get_or_try_init(async || Growth::start()).await.map_err(deaf)?;
+        let logs = self.options.data_dir.logs(run.0);
+        // None of its tasks may have printed anything yet.
+        std::fs::create_dir_all(&logs).and_then(|()| growth.ear(&logs)).map_err(deaf)
+    }
+
+    /// Records what came of trying to tell people of an event.
+    pub async fn settle_notice(&self, of: Position, way: Way, tried: Tried) -> Result<(), Refusal> {
+        Ok(self.store.get()?.settle_notice(of, way, tried, self.now()).await?)
+    }
+
+    /// Writes on a task of its own and tells the loop what came of it.
+    async fn write<T, W>(
+        &self,
+        what: &str,
+        write: impl FnOnce(SqliteStore) -> W,
+        news: impl FnOnce(&T) -> News + Send + 'static,
+    ) -> Result<Once<T>, Refusal>
+    where
+        T: Send + 'static,
+        W: Future<Output = Answered<Once<T>>> + Send + 'static,
+    {
+        let (writing, handle) = (write(self.store.get()?), self.handle.clone());
+        let writing = tokio::spawn(async move {
+            let once = match writing.await {
+                Ok(once) => once,
+                Err(e) => {
+                    // The disk may be full: the loop finds out when there is room again.
+                    handle.look().await;
+                    return Err(e.into());
+                }
+            };
+            if let Ok(told) = once.answer.as_ref()
+                && !once.replayed
+            {
+                handle.wrote(news(told)).await;
+            }
+            Ok(once)
+        });
+        writing.await.map_err(|_| broke_off(what))?
+    }
+
+    /// The same for an operation that takes no key.
+    async fn write_plain<T, W>(
+        &self,
+        what: &str,
+        write: impl FnOnce(SqliteStore) -> W,
+        news: impl FnOnce(&T) -> News + Send + 'static,
+    ) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        W: Future<Output = Answered<T>> + Send + 'static,
+    {
+        let write = |store| {
+            let writing = write(store);
+            async move { writing.await.map(Once::new) }
+        };
+        self.write(what, write, news).await?.answer
+    }
+}
+
+/// The store, until the coordinator lets go of it: an app that is still held must not keep the file open.
+#[derive(Debug, Clone)]
+pub(crate) struct SharedStore(Arc<Mutex<Option<SqliteStore>>>);
+
+impl SharedStore {
+    pub(crate) fn new(store: SqliteStore) -> Self {
+        Self(Arc::new(Mutex::new(Some(store))))
+    }
+
+    /// A handle for one operation.
+    fn get(&self) -> Result<SqliteStore, Refusal> {
+        let store = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        store.ok_or_else(leaving)
+    }
+
+    /// Takes it from the app: what is asked from now on is refused.
+    pub(crate) fn take(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// Refuses a sender that may not make a call.
+fn check_access(access: Access, sender: &Sender) -> Result<(), Refusal> {
+    if access == Access::Owner && sender.connection.is_none() {
+        let why = "only the owner of the data directory asks for this, on its machine";
+        return Err(Refusal::new(ErrorCode::Forbidden, why));
+    }
+    access.check(&sender.caller)
+}
+
+/// Something was written that may have made tasks claimable or due.
+fn changed() -> News {
+    News { ready: true, due: Some(Timestamp(0)), ..News::default() }
+}
+
+/// What the loop must know of a run that was asked for as `run_id`. Where another one answers, nothing new runs.
+fn begun(run_id: RunId, run: Option<&RunRef>) -> News {
+    let new = run.filter(|run| run.run_id == run_id);
+    let started = new.filter(|run| !run.status.is_terminal()).cloned();
+    News { started, ready: new.is_some(), ..News::default() }
+}
+
+pub(crate) fn broke_off(what: &str) -> Refusal {
+    Refusal::new(ErrorCode::Internal, format!("{what} broke off"))
+}
+
+fn invalid(why: impl Into<String>) -> Refusal {
+    Refusal::new(ErrorCode::ValidationFailed, why)
+}

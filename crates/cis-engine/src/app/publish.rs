@@ -1,0 +1,266 @@
+//! Publishing a definition.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cis_api::Request;
+use cis_api::calls::{PublishDag, SubmitTask};
+use cis_api::dag::{Novelty, Published};
+use cis_api::definition::DefinitionBody;
+use cis_core::access::Caller;
+use cis_core::dag::parse::{Defaults, Format, parse};
+use cis_core::dag::{Dag, canonical};
+use cis_core::error::{ErrorCode, Refusal};
+use cis_store::port::{Decide, Decided, Once, Publish, Published as Stored};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Answer, App, Sender, invalid};
+use crate::coordinator::handle::News;
+use crate::skill::{self, KeptLock, SkillPath};
+
+/// Definitions up to this size are parsed several at once.
+const SMALL_DEFINITION: usize = 256 << 10;
+
+/// A definition that was checked.
+pub(super) struct Checked {
+    pub(super) dag: Arc<Dag>,
+    pub(super) content_hash: String,
+    pub(super) new_revision: bool,
+    /// Its skills stay kept until it is published.
+    kept: Option<KeptLock>,
+    /// So many definitions are in memory at once, and no more.
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Answer<PublishDag> for App {
+    async fn answer(
+        &self,
+        sender: &Sender,
+        request: Request<PublishDag>,
+    ) -> Result<Once<Published>, Refusal> {
+        self.publish(sender, request.body).await
+    }
+}
+
+impl Answer<SubmitTask> for App {
+    /// A DAG of one task, behind the same confirmation.
+    async fn answer(
+        &self,
+        sender: &Sender,
+        request: Request<SubmitTask>,
+    ) -> Result<Once<Published>, Refusal> {
+        let mut task = request.body.0;
+        let mut dag = serde_json::Map::new();
+        for key in ["dag_id", "scope", "priority", "params"] {
+            // A task's own `params` are its input.
+            if let Some(value) = task.remove(key) {
+                dag.insert(key.to_owned(), value);
+            }
+        }
+        if let Some(by) = task.remove("submitted_by") {
+            let Some(by) = by.as_str() else { return Err(invalid("`submitted_by` is a name")) };
+            dag.insert("description".to_owned(), format!("submitted by {by}").into());
+        }
+        let unnamed = || format!("task-{}", self.new_run_id()).into();
+        dag.entry("dag_id").or_insert_with(unnamed);
+        task.entry("id").or_insert_with(|| "task".into());
+        if !["type", "kind", "command", "cmd", "skill"].iter().any(|key| task.contains_key(*key)) {
+            task.insert("type".to_owned(), "external".into());
+        }
+        dag.insert("tasks".to_owned(), json!([task]));
+        let text = Value::Object(dag).to_string().into_bytes();
+        self.publish(sender, DefinitionBody::Text(text)).await
+    }
+}
+
+impl App {
+    async fn publish(&self, sender: &Sender, body: DefinitionBody) -> Result<Once<Published>, Refusal> {
+        let checked = self.check_definition(sender, body).await?;
+        let Once { answer, replayed } = self.store_definition(sender, checked).await?;
+        let stored = match answer {
+            Ok(stored) => stored,
+            Err(refusal) => return Ok(Once { answer: Err(refusal), replayed }),
+        };
+        // The owner of the data directory confirms and starts for itself.
+        let decided = match self.settings.auto_execute && sender.connection.is_none() {
+            true => Some(self.execute(sender, &stored).await?),
+            false => None,
+        };
+        Ok(Once { answer: Ok(published(&stored, decided.as_ref())), replayed })
+    }
+
+    /// Reads and checks a definition, and keeps its skills: processor work, and work on files.
+    pub(super) async fn check_definition(
+        &self,
+        sender: &Sender,
+        body: DefinitionBody,
+    ) -> Result<Checked, Refusal> {
+        let text = match body {
+            DefinitionBody::Parsed { dag, content_hash, new_revision, .. } if sender.connection.is_some() => {
+                return Ok(Checked { dag, content_hash, new_revision, kept: None, _turn: None });
+            }
+            DefinitionBody::Parsed { .. } => {
+                return Err(Refusal::new(
+                    ErrorCode::Forbidden,
+                    "only this process hands over what it parsed",
+                ));
+            }
+            DefinitionBody::Text(text) => text,
+        };
+        let turns = if text.len() > SMALL_DEFINITION { &self.parsing.large } else { &self.parsing.small };
+        let gone = || Refusal::new(ErrorCode::Unavailable, "the node is shutting down");
+        let turn = turns.clone().acquire_owned().await.map_err(|_| gone())?;
+        let (app, sender) = (self.clone(), sender.clone());
+        let checking = tokio::task::spawn_blocking(move || app.check_text(&sender, &text));
+        let checked = checking.await.map_err(|_| gone())??;
+        Ok(Checked { _turn: Some(turn), ..checked })
+    }
+
+    fn check_text(&self, sender: &Sender, text: &[u8]) -> Result<Checked, Refusal> {
+        let (text, Beside { revision, skills }) = split(text, sender.connection.is_some());
+        let skills: Option<BTreeMap<String, String>> = match skills {
+            Some(skills) => {
+                Some(serde_json::from_value(skills).map_err(|e| invalid(format!("`skills`: {e}")))?)
+            }
+            None => None,
+        };
+        let Caller { scopes, .. } = &sender.caller;
+        let scope = match scopes.as_deref() {
+            Some([only]) => Some(only.clone()),
+            _ => None,
+        };
+        let parsed = parse(&text, Format::Json, &Defaults { dag_id: None, scope })
+            .map_err(|problems| invalid_definition(&json!(problems)))?;
+        let mut dag = parsed.dag;
+        if !sender.caller.sees(&dag.scope) {
+            return Err(Refusal::new(ErrorCode::Forbidden, format!("your token is not for `{}`", dag.scope)));
+        }
+        let kept = match skills {
+            Some(skills) => {
+                // They are kept already; a copy that is not there is found when a task starts.
+                dag.skills = skills;
+                None
+            }
+            None => {
+                let path = SkillPath::new(self.settings.skill_dirs.clone());
+                let problems = skill::pin(&mut dag, &path);
+                if !problems.is_empty() {
+                    return Err(invalid_definition(&json!(problems)));
+                }
+                skill::keep(&dag, &path, &self.options.data_dir, self.options.durability)?
+            }
+        };
+        let content_hash = canonical::content_hash(&dag).as_str().to_owned();
+        let new_revision = revision.unwrap_or(false);
+        Ok(Checked { dag: Arc::new(dag), content_hash, new_revision, kept, _turn: None })
+    }
+
+    /// Publishes what was checked. Its skills stay kept until it is committed, though its caller goes away before that.
+    pub(super) async fn store_definition(
+        &self,
+        sender: &Sender,
+        checked: Checked,
+    ) -> Result<Once<Stored>, Refusal> {
+        let Checked { dag, content_hash, new_revision, kept, _turn } = checked;
+        let now = self.now();
+        let request = Publish {
+            key: sender.key.clone(),
+            dag,
+            content_hash,
+            new_revision,
+            by: sender.by(),
+            by_proven: sender.is_proven,
+            now,
+            expires_at: Some(now.after(self.settings.pending_for)),
+        };
+        self.write(
+            "publishing",
+            move |store| async move {
+                let published = store.publish(request).await;
+                drop((kept, _turn));
+                published
+            },
+            move |stored: &Stored| News {
+                due: stored.waits.map(|waits| now.after(waits)),
+                ..News::default()
+            },
+        )
+        .await
+    }
+
+    /// Confirms what was published on behalf of its publisher. The same again answers the same run.
+    async fn execute(&self, sender: &Sender, stored: &Stored) -> Result<Decided, Refusal> {
+        let request = Decide {
+            key: None,
+            scope: stored.scope.clone(),
+            dag_id: stored.dag_id.clone(),
+            content_hash: Some(stored.content_hash.clone()),
+            review: stored.review_id,
+            confirm: true,
+            note: None,
+            by: sender.by(),
+            self_confirm: true,
+            run_id: self.new_run_id(),
+            traceparent: sender.traceparent.clone(),
+            now: self.now(),
+        };
+        self.store_decision(request).await?.answer
+    }
+}
+
+/// What may stand beside a definition.
+#[derive(Deserialize, Default)]
+struct Beside {
+    /// Other content under a name that is taken becomes a new revision.
+    revision: Option<bool>,
+    /// The hashes of skills that the owner has kept.
+    skills: Option<Value>,
+}
+
+/// The definition alone, and what stood beside it.
+fn split(body: &[u8], from_owner: bool) -> (Cow<'_, [u8]>, Beside) {
+    // What is wrong with it is not ours to judge: the parser knows what to say.
+    let as_it_is = || (body.into(), Beside::default());
+    let Ok(mut beside) = serde_json::from_slice::<Beside>(body) else { return as_it_is() };
+    beside.skills = beside.skills.filter(|_| from_owner);
+    if beside.revision.is_none() && beside.skills.is_none() {
+        return as_it_is();
+    }
+    let Ok(Value::Object(mut object)) = serde_json::from_slice(body) else { return as_it_is() };
+    if beside.revision.is_some() {
+        object.remove("revision");
+    }
+    if beside.skills.is_some() {
+        object.remove("skills");
+    }
+    (Value::Object(object).to_string().into_bytes().into(), beside)
+}
+
+fn invalid_definition(problems: &Value) -> Refusal {
+    let count = problems.as_array().map_or(0, Vec::len);
+    let problem = if count == 1 { "problem" } else { "problems" };
+    invalid(format!("the definition has {count} {problem}")).details(problems.clone())
+}
+
+fn published(stored: &Stored, decided: Option<&Decided>) -> Published {
+    let Stored { dag_id, scope, revision, content_hash, status, created, waits, review_id, .. } = stored;
+    let (waits, review_id) = (waits.filter(|_| decided.is_none()), review_id.filter(|_| decided.is_none()));
+    let run = decided.and_then(|decided| decided.run.as_ref());
+    Published {
+        status: if *created { Novelty::Created } else { Novelty::AlreadyExists },
+        dag_id: dag_id.clone(),
+        scope: scope.clone(),
+        revision: *revision,
+        revision_status: decided.map_or(*status, |decided| decided.status),
+        content_hash: content_hash.clone(),
+        confirm_url: format!("/api/v1/dag/{dag_id}/confirm"),
+        review_id,
+        expire_sec: waits.map(|waits| waits.0 / 1_000),
+        auto_executed: run.is_some(),
+        run_id: run.map(|run| run.run_id),
+        run: run.map(|run| format!("{dag_id}#{}", run.number)),
+    }
+}
