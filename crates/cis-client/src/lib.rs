@@ -1,57 +1,106 @@
-//! Calling a node over HTTP: one request, and its answer or the refusal it stands for. It knows nothing of data
-//! directories, stores or runs; whoever uses it says what to call and what the answer means.
+//! The typed client: makes any call of `cis-api`, over TCP to a node or over the Unix socket of a data directory to its
+//! coordinator. It knows nothing of data directories, stores or runs; its caller says what to call and what the response
+//! means.
 //!
-//! Made for callers on threads of their own: every call blocks its thread, and threads may call at once.
+//! Every call blocks its thread, and threads may call at once. It starts no thread of its own and drives its connections on
+//! the calling one, so it must not be called from within an asynchronous task.
+//!
+//! ```text
+//!   Request<C> ──► target (path, query) and body ──► connect ──► stream (one exchange, one connection) ──► C::Response
+//! ```
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | `target` | paths with their names filled in, and queries |
+//! | `connect` | TCP, TLS and Unix sockets, however long their path |
+//! | `stream` | one exchange: whole answers, lines, and [`Held`] connections |
+//! | `error` | [`CallError`]: refused, or not asked |
+//! | [`tls`] | TLS with the certificates that this machine trusts |
 
+mod connect;
+mod error;
+mod stream;
+mod target;
 pub mod tls;
 
-use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
+use cis_api::call::Body;
+use cis_api::error::Success;
+use cis_api::{Call, Request};
 use cis_core::error::{ErrorCode, Refusal};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1;
-use hyper::header;
-use hyper::{Request, Response, Uri};
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
+use hyper::Uri;
+use hyper::body::Bytes;
+use hyper::header::{self, HeaderName, HeaderValue};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
-use tokio_rustls::TlsConnector;
 
-pub use hyper::Method;
+pub use connect::with_short_path;
+pub use error::{CallError, Peer};
+pub use stream::{Held, HeldWatch};
 
-/// What an answer holds at most: a definition's worth.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+use connect::{Connected, Node};
+use stream::{Answer, Lines};
 
-/// How long a node may take to answer, beyond what it was asked to wait.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the other side may take to answer, beyond what it was asked to wait.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The longest line of a stream.
-const LINE_BYTES_MAX: usize = 16 << 20;
+/// Names the owner of the data directory on its socket.
+pub const USER_HEADER: HeaderName = HeaderName::from_static("cis-user");
 
-/// Somebody who calls a node. Cheap to clone.
+/// With it, a call is done once.
+pub const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The content type of events; the other streams are lines of JSON.
+const EVENT_STREAM: &str = "text/event-stream";
+
+/// A caller of a node or a coordinator. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
-    base: Uri,
-    token: Arc<str>,
-    tls: Option<TlsConnector>,
+    place: Arc<Place>,
+    peer: Peer,
+    authorization: HeaderValue,
+    /// The owner on the socket.
+    user: Option<HeaderValue>,
     runtime: Arc<Runtime>,
+}
+
+enum Place {
+    Node(Node),
+    Socket(PathBuf),
 }
 
 impl fmt::Debug for Client {
     /// Without the token: what is printed is read by others.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("base", &self.base).finish_non_exhaustive()
+        f.debug_struct("Client").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+/// How a call is made.
+#[derive(Debug, Clone, Copy)]
+pub struct CallOptions<'k> {
+    /// How long the other side may take to answer.
+    pub patience: Duration,
+    /// For calls that take one: with the same key, it is done once.
+    pub idempotency_key: Option<&'k str>,
+}
+
+impl Default for CallOptions<'_> {
+    fn default() -> Self {
+        Self { patience: PATIENCE, idempotency_key: None }
     }
 }
 
 impl Client {
     /// A caller of the node at `url`, with `token`.
-    pub fn new(url: &str, token: &str) -> Result<Self, Refusal> {
+    pub fn tcp(url: &str, token: &str) -> Result<Self, Refusal> {
         let invalid = |why: String| {
             Refusal::new(ErrorCode::ValidationFailed, why)
                 .hint("a node's URL looks like http://127.0.0.1:6767")
@@ -67,132 +116,227 @@ impl Client {
             return Err(Refusal::new(ErrorCode::Unauthorized, "what was given as a token is none"));
         }
         let tls = https.then(tls::connector).transpose()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("cis-client")
-            .enable_all()
-            .build()
-            .map_err(|e| Refusal::new(ErrorCode::Unavailable, format!("cannot start a thread: {e}")))?;
-        Ok(Self { base, token: token.into(), tls, runtime: Arc::new(runtime) })
+        let peer = Peer::node(base.to_string().trim_end_matches('/'));
+        Self::new(Place::Node(Node { base, tls }), peer, token, None)
     }
 
-    /// Where the node is.
-    pub fn url(&self) -> String {
-        self.base.to_string().trim_end_matches('/').to_owned()
+    /// A caller of the coordinator that listens at `path`, with the key of its data directory: the owner, called `user`.
+    pub fn socket(path: &Path, key: &str, user: &str) -> Result<Self, Refusal> {
+        let user = header_value(user, "a user's name")?;
+        let peer = Peer::coordinator(&path.display().to_string());
+        Self::new(Place::Socket(path.to_owned()), peer, key.trim(), Some(user))
     }
 
-    pub fn get(&self, path: &str) -> Result<Value, Refusal> {
-        self.call(Method::GET, path, None, Duration::ZERO)
-    }
-
-    pub fn post(&self, path: &str, body: &Value) -> Result<Value, Refusal> {
-        self.call(Method::POST, path, Some(body), Duration::ZERO)
-    }
-
-    /// Calls; `wait` is how long the node was asked to take its time.
-    pub fn call(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-        wait: Duration,
-    ) -> Result<Value, Refusal> {
-        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
-        let answered = self.runtime.handle().block_on(async {
-            tokio::time::timeout(wait + PATIENCE, self.exchange(method, path, body)).await
-        });
-        answered.map_err(|_| self.unreachable("it does not answer"))?
-    }
-
-    /// Hands each line of an answer that may never end to `hear`, until it ends or `hear` has heard enough.
-    pub fn lines(&self, path: &str, mut hear: impl FnMut(&str) -> bool) -> Result<(), Refusal> {
-        self.runtime.handle().block_on(async {
-            let begun = tokio::time::timeout(PATIENCE, self.send(Method::GET, path, Bytes::new())).await;
-            let response = begun.map_err(|_| self.unreachable("it does not answer"))??;
-            if !response.status().is_success() {
-                return self.answer(response).await.map(drop);
-            }
-            let (mut body, mut text) = (response.into_body(), Vec::new());
-            while let Some(frame) = body.frame().await {
-                let Ok(bytes) = frame.map_err(|e| self.unreachable(e))?.into_data() else { continue };
-                text.extend_from_slice(&bytes);
-                let mut from = 0;
-                while let Some(length) = text[from..].iter().position(|byte| *byte == b'\n') {
-                    if !hear(&String::from_utf8_lossy(&text[from..from + length])) {
-                        return Ok(());
-                    }
-                    from += length + 1;
-                }
-                text.drain(..from);
-                if text.len() > LINE_BYTES_MAX {
-                    return Err(self.unreachable("a line of its answer has no end"));
-                }
-            }
-            Ok(())
-        })
-    }
-
-    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Value, Refusal> {
-        let response = self.send(method, path, body).await?;
-        self.answer(response).await
-    }
-
-    async fn answer(&self, response: Response<Incoming>) -> Result<Value, Refusal> {
-        let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        let bytes = body.map_err(|e| self.unreachable(e))?.to_bytes();
-        let Ok(answer) = serde_json::from_slice::<Value>(&bytes) else {
-            return Err(self.unreachable(format!("{status}, and what follows is not JSON: is it a node?")));
-        };
-        if status.is_success() { Ok(answer) } else { Err(refusal(status.as_u16(), answer)) }
-    }
-
-    async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, Refusal> {
-        let host = self.base.host().unwrap_or_default();
-        let port = self.base.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let stream = TcpStream::connect((bare, port)).await.map_err(|e| self.unreachable(e))?;
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.base.path().trim_end_matches('/')))
-            .header(header::HOST, format!("{host}:{port}"))
-            .header(header::AUTHORIZATION, format!("Bearer {}", self.token))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|e| {
-                Refusal::new(ErrorCode::ValidationFailed, format!("`{path}` cannot be called: {e}"))
+    fn new(place: Place, peer: Peer, token: &str, user: Option<HeaderValue>) -> Result<Self, Refusal> {
+        let mut authorization = header_value(&format!("Bearer {token}"), "a token")?;
+        authorization.set_sensitive(true);
+        // Driven by the calling threads: it has none of its own.
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(|e| {
+                Refusal::new(ErrorCode::Unavailable, format!("cannot wait for connections: {e}"))
             })?;
-        match &self.tls {
-            None => self.speak(stream, request).await,
-            Some(tls) => {
-                let name = tls::name(bare).map_err(|e| self.unreachable(e))?;
-                let stream = tls.connect(name, stream).await.map_err(|e| self.unreachable(e))?;
-                self.speak(stream, request).await
+        Ok(Self { place: Arc::new(place), peer, authorization, user, runtime: Arc::new(runtime) })
+    }
+
+    /// Makes a call.
+    pub fn call<C: Call>(&self, request: &Request<C>) -> Result<C::Response, Refusal> {
+        self.call_waiting(request, Duration::ZERO)
+    }
+
+    /// Makes a call that asks the other side to wait for something, for `wait` at most.
+    pub fn call_waiting<C: Call>(
+        &self,
+        request: &Request<C>,
+        wait: Duration,
+    ) -> Result<C::Response, Refusal> {
+        let options = CallOptions { patience: PATIENCE + wait, ..CallOptions::default() };
+        Ok(self.try_call(request, options)?)
+    }
+
+    /// Makes a call, for callers that tell a refusal from a peer that is not there or does not answer.
+    pub fn try_call<C: Call>(
+        &self,
+        request: &Request<C>,
+        options: CallOptions<'_>,
+    ) -> Result<C::Response, CallError> {
+        let bytes = self.exchange(request, options, async |answer| {
+            self.check(answer).await?.read().await.map_err(|why| self.no_answer(why))
+        })?;
+        self.response(&bytes)
+    }
+
+    /// Hands each part of a response that may never end to `hear`, until it ends or `hear` has heard enough: `false`.
+    pub fn follow<C: Call>(
+        &self,
+        request: &Request<C>,
+        mut hear: impl FnMut(C::Response) -> bool,
+    ) -> Result<(), Refusal> {
+        let mut lines = self.exchange(request, CallOptions::default(), async |answer| {
+            self.check(answer).await.map(Answer::lines)
+        })?;
+        let is_events = C::STREAM == Some(EVENT_STREAM);
+        let mut event = Vec::new();
+        // What is heard may take its time: other threads' calls must not wait for it, so it is heard outside the runtime.
+        while let Some(line) = self.runtime.block_on(lines.next()).map_err(|why| self.no_answer(why))? {
+            let part = match is_events {
+                true => take_event(&line, &mut event),
+                false => Some(line).filter(|line| !line.is_empty()),
+            };
+            let Some(part) = part else { continue };
+            let told = match is_events {
+                true => self.read::<CloudEvent<C::Response>>(&part)?.data,
+                false => self.read(&part)?,
+            };
+            if !hear(told) {
+                break;
             }
+        }
+        Ok(())
+    }
+
+    /// Makes a call whose answer stays open, and is the ownership of what it started: it ends with the [`Held`] that comes
+    /// with the response.
+    pub fn hold<C: Call>(
+        &self,
+        request: &Request<C>,
+        options: CallOptions<'_>,
+    ) -> Result<(C::Response, Held), CallError> {
+        let (first, lines) = self.exchange(request, options, async |answer| {
+            let mut lines: Lines = self.check(answer).await?.lines();
+            let first = lines.next().await.map_err(|why| self.no_answer(why))?;
+            let first = first.ok_or_else(|| self.no_answer("it ended before it said anything"))?;
+            Ok((first, lines))
+        })?;
+        Ok((self.response(&first)?, lines.hold(self.runtime.clone())))
+    }
+
+    /// The process that listens on the socket, whatever it speaks. A node over TCP does not tell.
+    pub fn peer_pid(&self) -> io::Result<u32> {
+        match &*self.place {
+            Place::Socket(path) => connect::peer_pid(path, PATIENCE),
+            Place::Node(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    async fn speak<S>(&self, stream: S, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Refusal>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.unreachable(e))?;
-        // It ends with the answer's last byte, or with what is wrong, which the answer tells as well.
-        tokio::spawn(connection);
-        sender.send_request(request).await.map_err(|e| self.unreachable(e))
+    /// Connects, sends the request, and hands the head of the answer to `take`; all of that within the patience.
+    fn exchange<C: Call, T>(
+        &self,
+        request: &Request<C>,
+        options: CallOptions<'_>,
+        take: impl AsyncFnOnce(Answer) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        let request = self.http_request(request, options).map_err(CallError::Refused)?;
+        let unreachable = |e: io::Error| match e.kind() {
+            io::ErrorKind::TimedOut => CallError::TimedOut(self.peer.clone()),
+            _ => CallError::Unreachable(self.peer.clone(), e),
+        };
+        // Before the runtime is entered: this may block, and other threads' calls must not wait for it.
+        let socket = match &*self.place {
+            Place::Socket(path) => Some(connect::unix(path, options.patience).map_err(unreachable)?),
+            Place::Node(_) => None,
+        };
+        let exchanged = async {
+            let connected = match (&*self.place, socket) {
+                (_, Some(stream)) => connect::adopt(stream),
+                (Place::Node(node), None) => node.connect().await,
+                (Place::Socket(_), None) => Err(io::ErrorKind::NotConnected.into()),
+            };
+            let connected: Connected = connected.map_err(unreachable)?;
+            let answer = stream::send(connected, request).await.map_err(|why| self.no_answer(why))?;
+            take(answer).await
+        };
+        let answered =
+            self.runtime.block_on(async { tokio::time::timeout(options.patience, exchanged).await });
+        answered.unwrap_or_else(|_| Err(CallError::TimedOut(self.peer.clone())))
     }
 
-    fn unreachable(&self, why: impl fmt::Display) -> Refusal {
-        Refusal::new(ErrorCode::Unavailable, format!("the node at {} cannot be reached: {why}", self.url()))
-            .hint("`cis node start` starts one; `--node URL` or `CIS_NODE` says where it is")
+    fn http_request<C: Call>(
+        &self,
+        request: &Request<C>,
+        options: CallOptions<'_>,
+    ) -> Result<hyper::Request<Full<Bytes>>, Refusal> {
+        let (prefix, host) = match &*self.place {
+            Place::Node(node) => {
+                (node.base.path().trim_end_matches('/'), format!("{}:{}", node.host(), node.port()))
+            }
+            Place::Socket(_) => ("", "localhost".to_owned()),
+        };
+        let target = target::of(request);
+        let mut http = hyper::Request::builder()
+            .method(C::METHOD.as_str())
+            .uri(format!("{prefix}{target}"))
+            .header(header::HOST, host)
+            // One call each: so the other side closes the connection where its answer ends.
+            .header(header::CONNECTION, "close")
+            .header(header::AUTHORIZATION, &self.authorization)
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(user) = &self.user {
+            http = http.header(USER_HEADER, user);
+        }
+        if let Some(key) = options.idempotency_key {
+            http = http.header(KEY_HEADER, header_value(key, "an idempotency key")?);
+        }
+        http.body(Full::new(request.body.write().into())).map_err(|e| {
+            Refusal::new(ErrorCode::ValidationFailed, format!("`{target}` cannot be called: {e}"))
+        })
+    }
+
+    /// The answer, if it is a good one.
+    async fn check(&self, answer: Answer) -> Result<Answer, CallError> {
+        let status = answer.status;
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let bytes = answer.read().await.map_err(|why| self.no_answer(why))?;
+        let Ok(mut said) = serde_json::from_slice::<Value>(&bytes) else {
+            return Err(self.no_answer(format!("{status}, and what follows is not JSON: is it a node?")));
+        };
+        Err(CallError::Refused(serde_json::from_value(said["error"].take()).unwrap_or_else(|_| {
+            let why = format!("the node answered {} without saying why", status.as_u16());
+            Refusal::new(ErrorCode::Unavailable, why)
+        })))
+    }
+
+    fn response<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CallError> {
+        self.read::<Success<T>>(bytes).map(|success| success.answer)
+    }
+
+    fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CallError> {
+        serde_json::from_slice(bytes).map_err(|e| match e.classify() {
+            serde_json::error::Category::Data => CallError::NotUnderstood(self.peer.clone(), e),
+            _ => self.no_answer("what it says is not JSON: is it a node?"),
+        })
+    }
+
+    fn no_answer(&self, why: impl fmt::Display) -> CallError {
+        CallError::NoAnswer(self.peer.clone(), why.to_string())
     }
 }
 
-/// What a node said no with.
-fn refusal(status: u16, mut answer: Value) -> Refusal {
-    let error = answer["error"].take();
-    serde_json::from_value(error).unwrap_or_else(|_| {
-        Refusal::new(ErrorCode::Unavailable, format!("the node answered {status} without saying why"))
+/// The text of a header, as the bytes it has.
+fn header_value(text: &str, what: &str) -> Result<HeaderValue, Refusal> {
+    HeaderValue::from_bytes(text.as_bytes()).map_err(|_| {
+        Refusal::new(ErrorCode::ValidationFailed, format!("{what} cannot hold control characters"))
     })
+}
+
+/// The envelope of an event.
+#[derive(Deserialize)]
+struct CloudEvent<T> {
+    data: T,
+}
+
+/// Adds a line to an event, which an empty line ends; then this is what the event says, if it says anything.
+fn take_event(line: &[u8], event: &mut Vec<u8>) -> Option<Vec<u8>> {
+    if line.is_empty() {
+        return Some(std::mem::take(event)).filter(|event| !event.is_empty());
+    }
+    // Other fields name it, number it, or only keep the connection busy.
+    if let Some(data) = line.strip_prefix(b"data:") {
+        if !event.is_empty() {
+            event.push(b'\n');
+        }
+        event.extend_from_slice(data.trim_ascii_start());
+    }
+    None
 }
