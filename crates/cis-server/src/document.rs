@@ -1,30 +1,31 @@
-//! The OpenAPI document. Each route says what it takes and what it answers when all is well, beside its code; what holds
-//! for all of them is added here: who may call, from the table, and how they refuse, from the codes.
+//! The OpenAPI document. What a call takes and answers stands in the table of calls; what holds for all of them is added here:
+//! who may call, and how they refuse, from the codes.
 
+use cis_api::call::{Access, Body as _, Method, Nothing, Tag};
+use cis_api::dag::{DagStanding, Versioned};
+use cis_api::error::ErrorBody;
+use cis_api::run::{Run, RunProgress};
+use cis_api::{Call, calls};
 use cis_core::access::Role;
 use cis_core::error::ErrorCode;
+use utoipa::openapi::header::HeaderBuilder;
 use utoipa::openapi::link::Link;
-use utoipa::openapi::path::{Operation, Parameter, ParameterIn};
+use utoipa::openapi::path::{
+    HttpMethod, Operation, OperationBuilder, Parameter, ParameterBuilder, ParameterIn, PathItem,
+};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{
-    ContentBuilder, InfoBuilder, OpenApi, PathItem, Ref, RefOr, Response, ResponseBuilder, Schema,
+    Components, ContentBuilder, InfoBuilder, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema,
 };
-use utoipa::{PartialSchema, ToSchema};
+use utoipa::{IntoParams, PartialSchema, ToSchema};
 
-use crate::say::{Refused, status};
-use crate::table::{Access, ROUTES};
-
-/// What calls are about.
-pub(crate) const DAGS: &str = "DAGs";
-pub(crate) const RUNS: &str = "Runs";
-pub(crate) const TASKS: &str = "Tasks for others";
-pub(crate) const EVENTS: &str = "Events";
-pub(crate) const TOKENS: &str = "Tokens";
-pub(crate) const NODE: &str = "Node";
-
-/// In the order in which a reader wants to hear of them.
-const TAGS: [&str; 6] = [DAGS, RUNS, TASKS, EVENTS, TOKENS, NODE];
+use crate::respond::status;
+use crate::route::described_pages;
+use crate::route::request::KEY_MAX;
+use crate::table::network_routes;
 
 /// What a caller proves who it is with.
 const TOKEN: &str = "token";
@@ -40,23 +41,31 @@ const LEADS: [(&str, &str, &str, &str); 4] = [
 const ABOUT: &str = "Agents publish, a person confirms, everybody follows along. Every body is a JSON object with \
                      `success`; what is refused has a stable `code` and says what to do about it.";
 
-/// The document, from what the routes say of themselves.
-pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
+/// The document: every call that is served over the network, and the pages.
+pub(crate) fn complete() -> OpenApi {
+    let mut document = described_pages();
+    macro_rules! describe {
+        ($($call:ident)*) => { $(describe_call::<calls::$call>(&mut document);)* };
+    }
+    cis_api::each_call!(describe);
     document.info = InfoBuilder::new()
         .title("CIS node")
         .version(env!("CARGO_PKG_VERSION"))
         .description(Some(ABOUT))
         .build();
-    document.tags = Some(TAGS.map(|name| TagBuilder::new().name(name).build()).into());
+    document.tags = Some(Tag::ALL.map(|tag| TagBuilder::new().name(tag.as_str()).build()).into());
     let components = document.components.get_or_insert_default();
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
         "`cis token create` makes one; the owner's is in `admin.token` in the data directory",
     ));
     components.add_security_scheme(TOKEN, SecurityScheme::Http(bearer.build()));
-    let mut schemas = vec![(Refused::name().into_owned(), Refused::schema())];
-    Refused::schemas(&mut schemas);
-    components.schemas.extend(schemas);
-    for (method, path, access) in ROUTES.iter().copied() {
+    add_schema::<ErrorBody>(components);
+    // What stands in a generic answer is not found through it.
+    add_schema::<Run>(components);
+    add_schema::<DagStanding>(components);
+    add_schema::<RunProgress>(components);
+    for route in network_routes() {
+        let (method, path, access) = (route.method, route.path, route.access);
         let item = document.paths.paths.get_mut(path);
         if let Some(operation) = item.and_then(|item| operation(item, method)) {
             operation.operation_id = Some(operation_id(method, path));
@@ -69,6 +78,133 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
         }
     }
     document
+}
+
+fn add_schema<T: ToSchema>(components: &mut Components) {
+    let mut schemas = vec![(T::name().into_owned(), T::schema())];
+    T::schemas(&mut schemas);
+    components.schemas.extend(schemas);
+}
+
+/// Adds what the table says of a call.
+fn describe_call<C: Call>(document: &mut OpenApi) {
+    if C::ACCESS == Access::Owner {
+        return;
+    }
+    let components = document.components.get_or_insert_default();
+    if C::STREAM.is_none() {
+        add_schema::<C::Response>(components);
+    }
+    let mut lines = C::DOC.iter().map(|line| line.trim());
+    let summary = lines.next().unwrap_or_default().trim_end_matches('.');
+    let rest = lines.skip_while(|line| line.is_empty()).collect::<Vec<_>>().join(" ");
+    let mut operation = OperationBuilder::new().tag(C::TAG.as_str()).summary(Some(summary));
+    if !rest.is_empty() {
+        operation = operation.description(Some(rest));
+    }
+    for parameter in parameters::<C>() {
+        operation = operation.parameter(parameter);
+    }
+    if !is_nothing::<<C::Body as cis_api::call::Body>::Shown>() {
+        add_schema::<<C::Body as cis_api::call::Body>::Shown>(components);
+        operation = operation.request_body(Some(body::<C>()));
+    }
+    for (number, meaning) in C::SUCCESS {
+        operation = operation.response(number.to_string(), good_response::<C>(meaning));
+    }
+    for number in C::REFUSALS {
+        operation = operation.response(number.to_string(), Response::new(""));
+    }
+    if C::NAME == calls::DagStatus::NAME {
+        operation = operation.response("304", Response::new("as the caller knows it"));
+    }
+    let method = match C::METHOD {
+        Method::Get => HttpMethod::Get,
+        Method::Head => HttpMethod::Head,
+        Method::Post => HttpMethod::Post,
+        Method::Delete => HttpMethod::Delete,
+    };
+    let item = PathItem::new(method, operation.build());
+    match document.paths.paths.get_mut(C::PATH) {
+        Some(known) => known.merge_operations(item),
+        None => drop(document.paths.paths.insert(C::PATH.to_owned(), item)),
+    }
+}
+
+fn is_nothing<T: ToSchema>() -> bool {
+    T::name() == Nothing::name()
+}
+
+/// What the path, the query and the headers say.
+fn parameters<C: Call>() -> Vec<Parameter> {
+    let mut parameters = C::Path::into_params(|| Some(ParameterIn::Path));
+    parameters.extend(C::Query::into_params(|| Some(ParameterIn::Query)));
+    let header = |name: &str, about: &str, schema: ObjectBuilder| {
+        ParameterBuilder::new()
+            .name(name)
+            .parameter_in(ParameterIn::Header)
+            .required(Required::False)
+            .description(Some(about.to_owned()))
+            .schema(Some(schema))
+            .build()
+    };
+    if C::IS_KEYED {
+        let about = "the caller's own name for this request: with it, it is done once";
+        let text = ObjectBuilder::new().schema_type(Type::String);
+        let text = text.min_length(Some(1)).max_length(Some(KEY_MAX));
+        parameters.push(header("Idempotency-Key", about, text));
+    }
+    match C::NAME {
+        name if name == calls::DagStatus::NAME => {
+            let text = ObjectBuilder::new().schema_type(Type::String);
+            parameters.push(header("If-None-Match", "the `ETag` of what the caller knows", text));
+        }
+        name if name == calls::FollowEvents::NAME => {
+            let number = ObjectBuilder::new().schema_type(Type::Integer);
+            parameters.push(header("Last-Event-ID", "the last event that was heard", number));
+        }
+        _ => {}
+    }
+    parameters
+}
+
+fn body<C: Call>() -> utoipa::openapi::request_body::RequestBody {
+    let name = <C::Body as cis_api::call::Body>::Shown::name();
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(name))).build();
+    let required = if C::Body::IS_OPTIONAL { Required::False } else { Required::True };
+    RequestBodyBuilder::new().content("application/json", content).required(Some(required)).build()
+}
+
+/// `success`, and what the answer holds. Written out: all answers of a generic type would have one name.
+fn answer_schema<T: ToSchema>() -> Schema {
+    let success = ObjectBuilder::new()
+        .property("success", ObjectBuilder::new().schema_type(Type::Boolean).description(Some("`true`.")))
+        .required("success");
+    let answer = match T::name() == Versioned::<Run>::name() {
+        true => T::schema(),
+        false => RefOr::Ref(Ref::from_schema_name(T::name())),
+    };
+    Schema::AllOf(AllOfBuilder::new().item(answer).item(success).build())
+}
+
+fn good_response<C: Call>(meaning: &str) -> Response {
+    let response = ResponseBuilder::new().description(meaning);
+    let response = match C::STREAM {
+        Some(kind) => {
+            let text = ObjectBuilder::new().schema_type(Type::String);
+            response.content(kind, ContentBuilder::new().schema(Some(text)).build())
+        }
+        None => {
+            let content = ContentBuilder::new().schema(Some(answer_schema::<C::Response>())).build();
+            response.content("application/json", content)
+        }
+    };
+    if C::NAME == calls::DagStatus::NAME {
+        let text = ObjectBuilder::new().schema_type(Type::String).build();
+        let tag = HeaderBuilder::new().schema(Some(text)).description(Some("its version")).build();
+        return response.header("ETag", tag).build();
+    }
+    response.build()
 }
 
 fn operation<'d>(item: &'d mut PathItem, method: &str) -> Option<&'d mut Operation> {
@@ -106,8 +242,8 @@ fn links(field: &str, to: &str, parameter: &str) -> Vec<(String, Link)> {
         let named = format!("$response.body#/{field}");
         Link::builder().operation_id(id).parameter(parameter, named).build()
     };
-    let takers = ROUTES.iter().filter(|(_, path, _)| path.starts_with(to));
-    takers.map(|(method, path, _)| operation_id(method, path)).map(|id| (id.clone(), link(&id))).collect()
+    let takers = network_routes().filter(|route| route.path.starts_with(to));
+    takers.map(|route| operation_id(route.method, route.path)).map(|id| (id.clone(), link(&id))).collect()
 }
 
 fn as_response(said: &mut RefOr<Response>) -> Option<&mut Response> {
@@ -120,14 +256,13 @@ fn as_response(said: &mut RefOr<Response>) -> Option<&mut Response> {
 fn security(access: Access) -> Vec<SecurityRequirement> {
     let token = |roles: &[Role]| vec![SecurityRequirement::new(TOKEN, roles.iter().map(|role| role.word()))];
     match access {
-        Access::Open => Vec::new(),
+        Access::Open | Access::Owner => Vec::new(),
         Access::Anyone => token(&[]),
         Access::With(role) => token(&[role]),
     }
 }
 
-/// Adds the refusals that follow from what a call takes. One that does not, such as a conflict, the route names itself,
-/// by its number alone.
+/// Adds the refusals that follow from what a call takes. Those that do not, such as a conflict, the table names.
 fn add_refusals(operation: &mut Operation, method: &str, path: &str, access: Access) {
     // A foreign `Host` or `Origin` is refused everywhere.
     let mut numbers = vec![403];
@@ -162,7 +297,7 @@ fn add_refusals(operation: &mut Operation, method: &str, path: &str, access: Acc
 }
 
 fn refusal(codes: &[String]) -> Response {
-    let body = ContentBuilder::new().schema(Some(Ref::from_schema_name(Refused::name()))).build();
+    let body = ContentBuilder::new().schema(Some(Ref::from_schema_name(ErrorBody::name()))).build();
     ResponseBuilder::new().description(codes.join(", ")).content("application/json", body).build()
 }
 
@@ -190,7 +325,7 @@ mod tests {
     use super::*;
 
     fn document() -> Value {
-        json!(complete(crate::route::said()))
+        json!(complete())
     }
 
     #[test]
@@ -200,17 +335,18 @@ mod tests {
         let told = paths.iter().flat_map(|(path, item)| {
             item.as_object().unwrap().keys().map(move |method| (method.to_uppercase(), path.clone()))
         });
-        let served = ROUTES.iter().map(|(method, path, _)| ((*method).to_owned(), (*path).to_owned()));
+        let served = network_routes().map(|route| (route.method.to_owned(), route.path.to_owned()));
         assert_eq!(told.collect::<BTreeSet<_>>(), served.collect::<BTreeSet<_>>());
     }
 
     #[test]
     fn who_may_call_is_what_the_table_says() {
         let document = document();
-        for (method, path, access) in ROUTES.iter().copied() {
+        for route in network_routes() {
+            let (method, path, access) = (route.method, route.path, route.access);
             let operation = &document["paths"][path][method.to_lowercase()];
             let expected = match access {
-                Access::Open => json!([]),
+                Access::Open | Access::Owner => json!([]),
                 Access::Anyone => json!([{"token": []}]),
                 Access::With(role) => json!([{"token": [role.word()]}]),
             };
@@ -223,11 +359,15 @@ mod tests {
     fn every_call_is_described_and_every_reference_leads_somewhere() {
         let document = document();
         let mut ids = BTreeSet::new();
-        for (method, path, _) in ROUTES.iter().copied() {
+        for route in network_routes() {
+            let (method, path) = (route.method, route.path);
             let operation = &document["paths"][path][method.to_lowercase()];
             assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path}");
             let tag = operation["tags"][0].as_str().unwrap();
-            assert!(TAGS.contains(&tag), "{method} {path}: `{tag}` is none of the tags");
+            assert!(
+                Tag::ALL.iter().any(|known| known.as_str() == tag),
+                "{method} {path}: `{tag}` is none of the tags"
+            );
             assert!(ids.insert(operation["operationId"].to_string()), "{method} {path}: its id is taken");
         }
         check_references(&document, &document);

@@ -10,13 +10,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::response::sse::Event;
+use axum::response::sse;
+use cis_api::event::Event;
 use cis_core::error::Refusal;
 use cis_core::id::Position;
-use cis_store::sqlite::{LogLine, Pulse, Reader};
+use cis_store::{Pulse, Reader};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::reads::Reads;
+use cis_engine::app::Reads;
 
 /// Between two looks, so that a storm of commits is not a storm of looks.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -30,13 +31,13 @@ const AHEAD: usize = 2 * BATCH as usize;
 /// An event, and how followers are told of it.
 #[derive(Debug)]
 pub(crate) struct News {
-    pub(crate) line: LogLine,
-    pub(crate) event: Event,
+    pub(crate) line: Event,
+    pub(crate) event: sse::Event,
 }
 
 impl News {
-    pub(crate) fn of(line: LogLine) -> Self {
-        let event = Event::default()
+    pub(crate) fn of(line: Event) -> Self {
+        let event = sse::Event::default()
             .id(line.position.to_string())
             .event(line.name.cloud_event_type())
             .data(line.cloud_event().to_string());
@@ -192,7 +193,7 @@ impl Hub {
 }
 
 impl Followers {
-    fn tell(&mut self, lines: Vec<LogLine>) {
+    fn tell(&mut self, lines: Vec<Event>) {
         for line in lines {
             // They may all have gone and others come, who are further.
             if line.position <= self.told {

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::Bytes;
 use axum::http::HeaderValue;
+use cis_api::token::TokenSummary;
 use cis_core::error::Refusal;
 use cis_core::id::Scope;
 use cis_core::source::Timestamp;
-use cis_store::sqlite::{Pulse, TokenLine};
+use cis_store::Pulse;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
-use crate::reads::Reads;
+use cis_engine::app::Reads;
 
 /// Bodies of answers kept at once, in bytes; one that is larger than a few pages is not kept.
 const BODIES_MAX: usize = 4 << 20;
@@ -60,7 +61,7 @@ struct Stands {
 struct Tokens {
     /// Since then none was made or taken back.
     since: u64,
-    by_hash: HashMap<String, Arc<TokenLine>>,
+    by_hash: HashMap<String, Arc<TokenSummary>>,
     /// The hashes of all that were good when they were read. What is not among them needs no look at the store, however
     /// many such tokens come.
     good: Option<Arc<HashSet<Box<str>>>>,
@@ -99,7 +100,7 @@ impl Kept {
     }
 
     /// The token whose secret has this hash, if it was met since the last change to any.
-    pub(crate) fn token(&self, hash: &str) -> Option<Arc<TokenLine>> {
+    pub(crate) fn token(&self, hash: &str) -> Option<Arc<TokenSummary>> {
         let tokens = lock(&self.tokens);
         (tokens.since == *self.tokens_changed.borrow()).then(|| tokens.by_hash.get(hash).cloned()).flatten()
     }
@@ -111,7 +112,7 @@ impl Kept {
         hash: &str,
         now: Timestamp,
         reads: &Reads,
-    ) -> Result<Option<Arc<TokenLine>>, Refusal> {
+    ) -> Result<Option<Arc<TokenSummary>>, Refusal> {
         let token = match self.token(hash) {
             Some(token) => Some(token),
             None if self.good_hashes(now, reads).await?.contains(hash) => {
@@ -156,7 +157,7 @@ impl Kept {
         &self,
         hash: &str,
         reads: &Reads,
-    ) -> Result<Option<Arc<TokenLine>>, Refusal> {
+    ) -> Result<Option<Arc<TokenSummary>>, Refusal> {
         let since = *self.tokens_changed.borrow();
         let wanted = hash.to_owned();
         let found = reads.read(move |reader| Ok(reader.token(&wanted)?)).await?.map(Arc::new);

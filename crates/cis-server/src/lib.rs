@@ -1,37 +1,31 @@
-//! The HTTP API of a node: parse, authenticate, ask the node, say what it answered. It decides nothing itself, and
-//! knows no SQL.
+//! The HTTP edge: parse, authenticate, ask the app, say what it answered. It decides nothing itself, and knows no SQL. The
+//! same calls are served over the network by a node, and on the Unix socket of a data directory by whatever process
+//! coordinates it.
 //!
 //! ```text
-//!   request ─► observe ─► door (Host, Origin, token, limits, role) ─► route ─► Node (writes) │ Reads (snapshots) ─► JSON
+//!   request ─► observe ─► auth (Host, Origin, token or key, limits, role) ─► route ─► App ─► JSON
 //! ```
 //!
 //! | module | what lives there |
 //! |---|---|
 //! | [`table`] | every route and what it takes to call it |
-//! | `listen` | taking connections |
+//! | `listen`, [`socket`] | taking connections, from the network and on the socket |
 //! | `framing` | requests that say in two ways where they end |
-//! | `door` | who may come in |
+//! | `auth` | who may call |
 //! | `limit` | how much of the node one caller, and all of them, may use |
 //! | `body` | taking in a body, within its bounds |
 //! | `observe` | what is noted of every request |
 //! | `trace`, `meter` | which trace it belongs to; what is counted |
-//! | `route` | what each call does |
-//! | `cursor` | where a list goes on |
+//! | `route` | what answers each call |
 //! | [`page`] | a page per error code |
-//! | `reads` | a few read-only views of the store |
 //! | `kept` | answers and tokens that are kept until they have changed |
-//! | `hub` | where those who follow along wait |
-//! | `say` | answers and errors, as JSON |
-//! | `answer`, `definition`, `fence` | what bodies look like |
-//! | `document` | the OpenAPI document: what the routes say of themselves, and what the table knows |
+//! | `hub` | where callers that follow along wait |
+//! | `respond` | answers and errors, as HTTP responses |
+//! | `document` | the OpenAPI document, from the table of calls |
 
-mod answer;
+mod auth;
 mod body;
-mod cursor;
-mod definition;
 mod document;
-mod door;
-mod fence;
 mod framing;
 mod hub;
 mod kept;
@@ -40,30 +34,26 @@ mod listen;
 mod meter;
 mod observe;
 pub mod page;
-mod reads;
+mod respond;
 mod route;
-mod say;
+pub mod socket;
 pub mod table;
 mod trace;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cis_core::did::Did;
-use cis_core::source::{Millis, Timestamp};
-use cis_engine::node::Node;
+use cis_engine::app::App;
 use cis_engine::system::System;
-use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use utoipa::ToSchema;
 
 use hub::Hub;
 use kept::Kept;
 use limit::Limits;
 use meter::Meter;
-use reads::Reads;
 use trace::Names;
 
 /// How long requests under way have to end when the node shuts down.
@@ -72,10 +62,6 @@ const LEAVE_MAX: Duration = Duration::from_secs(5);
 /// How a node serves.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How long a published DAG waits for somebody to confirm it.
-    pub pending_for: Millis,
-    /// What is published is confirmed by that, and starts.
-    pub auto_execute: bool,
     /// Callers may say who they are and prove nothing: only where nobody but this machine can call.
     pub trusts_local: bool,
     /// Names it may be called by, beside `localhost` and addresses.
@@ -84,25 +70,12 @@ pub struct Options {
     pub rate: u32,
     /// May everybody read the metrics?
     pub open_metrics: bool,
-    pub node: About,
 }
 
-/// What a node says of itself.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct About {
-    pub did: Did,
-    pub name: String,
-    pub version: &'static str,
-    /// Where it is called.
-    pub address: String,
-    /// Since when it is up.
-    pub since: Timestamp,
-}
-
-impl About {
-    /// A node of this program.
-    pub fn new(did: Did, address: String, since: Timestamp) -> Self {
-        Self { name: did.name().to_owned(), did, version: env!("CARGO_PKG_VERSION"), address, since }
+impl Default for Options {
+    /// As a coordinator that is no node serves: to nobody but its owner.
+    fn default() -> Self {
+        Self { trusts_local: false, hosts: Vec::new(), rate: u32::MAX, open_metrics: false }
     }
 }
 
@@ -120,34 +93,72 @@ impl std::ops::Deref for State {
 
 #[derive(Debug)]
 struct Parts {
-    node: Node,
-    reads: Reads,
+    app: App,
     kept: Kept,
     hub: Arc<Hub>,
     options: Options,
+    /// The hash of the data directory's key, which the owner shows on the socket.
+    key_hash: Option<String>,
     limits: Arc<Limits>,
     meter: Meter,
     names: Names,
-    /// Becomes true when the node shuts down: whoever waits stops waiting.
+    /// Callers that wait are woken already.
+    is_attended: AtomicBool,
+    /// Becomes true when the process shuts down: requests that wait stop waiting.
     leaving: watch::Receiver<bool>,
 }
 
-/// Serves until `leaving` becomes true, then lets requests under way end.
-pub async fn serve(listener: TcpListener, node: Node, options: Options, leaving: watch::Receiver<bool>) {
-    let (reads, limits) = (Reads::new(node.clone()), Arc::new(Limits::new(options.rate)));
-    let (meter, names) = (Meter::new(Instant::now()), Names::new(&System));
-    let (claimers, views) = (node.clone(), reads.clone());
-    let (kept, hub) = (Kept::new(node.pulse()), Arc::new(Hub::new(node.pulse())));
-    let followers = hub.clone();
-    let parts = Parts { node, reads, kept, hub, options, limits, meter, names, leaving: leaving.clone() };
-    let state = State(Arc::new(parts));
-    tokio::select! {
-        () = listen::serve(listener, route::router(state), leaving.clone()) => {}
-        // With the coordinator gone the node is told to leave; whoever is still waiting for an answer gets one.
-        () = async { if claimers.attend_claimers().await.is_ok() { std::future::pending().await } } => {}
-        () = followers.attend(&views) => {}
-        // Whoever does not take its answer keeps nobody from leaving.
-        () = async { gone(leaving).await; tokio::time::sleep(LEAVE_MAX).await } => {}
+/// What serves the calls of an app, on any number of listeners. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Server {
+    state: State,
+}
+
+impl Server {
+    /// A server for `app` until `leaving` becomes true. `key` is what the owner shows on the socket.
+    pub fn new(app: App, options: Options, key: Option<&str>, leaving: watch::Receiver<bool>) -> Self {
+        let parts = Parts {
+            kept: Kept::new(app.pulse()),
+            hub: Arc::new(Hub::new(app.pulse())),
+            limits: Arc::new(Limits::new(options.rate)),
+            key_hash: key.map(cis_engine::token::secret_hash),
+            meter: Meter::new(Instant::now()),
+            names: Names::new(&System),
+            is_attended: AtomicBool::new(false),
+            app,
+            options,
+            leaving,
+        };
+        Self { state: State(Arc::new(parts)) }
+    }
+
+    /// Wakes callers that wait or follow, for as long as the coordinator lives; once, however many listeners there are.
+    async fn attend(&self) {
+        let state = &self.state;
+        if state.is_attended.swap(true, Ordering::Relaxed) {
+            return std::future::pending().await;
+        }
+        let claimers = async {
+            // With the coordinator gone the process is told to leave; a caller that still waits gets an answer.
+            if state.app.attend_claimers().await.is_ok() {
+                std::future::pending().await
+            }
+        };
+        tokio::select! {
+            () = claimers => {}
+            () = state.hub.attend(state.app.reads()) => {}
+        }
+    }
+
+    /// Serves the network until the process shuts down, then lets requests under way end.
+    pub async fn serve(&self, listener: TcpListener) {
+        let leaving = self.state.leaving.clone();
+        tokio::select! {
+            () = listen::serve(listener, route::router(self.state.clone(), false), leaving.clone()) => {}
+            () = self.attend() => {}
+            // A client that does not take its answer keeps the process from nothing.
+            () = async { gone(leaving).await; tokio::time::sleep(LEAVE_MAX).await } => {}
+        }
     }
 }
 

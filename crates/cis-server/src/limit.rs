@@ -36,11 +36,6 @@ const SMALL_BODY: usize = 16 << 10;
 /// Bytes are counted in pieces of this size.
 const PIECE: usize = 4 << 10;
 
-/// Definitions that are parsed at once; a large one takes seconds of a core, and memory many times its size.
-const SMALL_DEFINITION: usize = 256 << 10;
-const PARSING_SMALL: usize = 4;
-const PARSING_LARGE: usize = 1;
-
 /// Requests with a wrong token that an address may make, per second and at once.
 const FAILURE_RATE: u32 = 50;
 const FAILURE_BURST: u32 = 500;
@@ -56,8 +51,6 @@ pub(crate) struct Limits {
     /// Requests with a wrong token that each network may still make.
     failures: Mutex<HashMap<IpAddr, Bucket>>,
     all: Room,
-    small_definitions: Arc<Semaphore>,
-    large_definitions: Arc<Semaphore>,
 }
 
 /// What one identity may use.
@@ -97,8 +90,6 @@ impl Limits {
             shares: Mutex::default(),
             failures: Mutex::default(),
             all: Room::new(WORKING_MAX, WAITING_MAX, BODIES_MAX),
-            small_definitions: Arc::new(Semaphore::new(PARSING_SMALL)),
-            large_definitions: Arc::new(Semaphore::new(PARSING_LARGE)),
         }
     }
 
@@ -172,10 +163,13 @@ impl Limits {
         BodyRoom { limits: self.clone(), share, held: None, bytes: 0 }
     }
 
-    /// A turn to parse a definition of this size.
-    pub(crate) async fn parsing(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Refusal> {
-        let turns = if bytes > SMALL_DEFINITION { &self.large_definitions } else { &self.small_definitions };
-        turns.clone().acquire_owned().await.map_err(|_| everybodys("definitions"))
+    /// What the owner on the socket uses: bounded as any caller's, but for its rate.
+    pub(crate) fn owner_share(&self, identity: &str) -> Arc<Share> {
+        let mut shares = lock(&self.shares);
+        let own = || Room::new(OWN_WORKING_MAX, OWN_WAITING_MAX, OWN_BODIES_MAX);
+        let bucket = || Mutex::new(Bucket::full(self.rate.saturating_mul(2), Instant::now()));
+        let new = || Arc::new(Share { bucket: bucket(), own: own() });
+        shares.entry(format!("owner {identity}")).or_insert_with(new).clone()
     }
 }
 

@@ -10,15 +10,18 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
+use cis_engine::coordinator::Owner;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tower_service::Service;
 
 use crate::framing::{Heads, Watched};
+use crate::socket::Known;
 
 /// Connections open at once; the next one waits in the kernel. More than requests that may wait, so that those who
 /// are refused hear it.
@@ -35,7 +38,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Remote(pub(crate) IpAddr);
+pub(crate) enum Peer {
+    Address(IpAddr),
+    /// A connection on the data directory's socket.
+    Socket(Owner),
+}
 
 /// Serves until `leaving` becomes true and every request under way has ended.
 pub(crate) async fn serve(listener: TcpListener, router: Router, leaving: watch::Receiver<bool>) {
@@ -55,7 +62,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, leaving: watch:
         };
         let (router, leaving) = (router.clone(), leaving.clone());
         tokio::spawn(async move {
-            connection(stream, Remote(from.ip()), router, leaving).await;
+            connection(stream, Peer::Address(from.ip()), None, router, leaving).await;
             drop(place);
         });
     }
@@ -63,7 +70,16 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, leaving: watch:
     let _ = places.acquire_many(CONNECTIONS_MAX).await;
 }
 
-async fn connection(stream: TcpStream, from: Remote, router: Router, leaving: watch::Receiver<bool>) {
+/// Serves one connection, until it closes or `leaving` becomes true.
+pub(crate) async fn connection<S>(
+    stream: S,
+    from: Peer,
+    known: Option<Known>,
+    router: Router,
+    leaving: watch::Receiver<bool>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let heads = Heads::default();
     let watched = Watched { stream, heads: heads.clone() };
     let service = service_fn(move |request: Request<Incoming>| {
@@ -72,6 +88,9 @@ async fn connection(stream: TcpStream, from: Remote, router: Router, leaving: wa
         let is_last = checked.is_err() || request.headers().contains_key(header::TRANSFER_ENCODING);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(from);
+        if let Some(known) = &known {
+            request.extensions_mut().insert(known.clone());
+        }
         if let Err(malformed) = checked {
             request.extensions_mut().insert(malformed);
         }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cis_store::sqlite::Written;
-use cis_store::sqlite::census::Census;
+use cis_store::Written;
+use cis_store::census::Census;
 use tokio::time::Instant;
 
 use crate::limit::InUse;
@@ -28,7 +28,7 @@ pub(crate) struct Meter {
 
 /// Method and path of a route; both `other` for what is none: what is told must not grow with what callers make up.
 pub(crate) fn name(route: Option<usize>) -> (&'static str, &'static str) {
-    route.and_then(|route| ROUTES.get(route)).map_or(("other", "other"), |(method, path, _)| (method, path))
+    route.and_then(|route| ROUTES.get(route)).map_or(("other", "other"), |route| (route.method, route.path))
 }
 
 #[derive(Debug, Default)]

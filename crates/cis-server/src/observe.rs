@@ -7,16 +7,16 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
 use crate::State;
-use crate::door::{self, Way};
+use crate::auth::{self, Way};
 use crate::meter;
-use crate::say::Why;
+use crate::respond::FailureReason;
 use crate::trace::{TRACEPARENT, Trace};
 
 /// What the caller traces a request by, beside a request that has it.
 #[derive(Debug, Clone)]
 pub(crate) struct Given(pub(crate) String);
 
-/// Follows a request through the door and whatever is behind it.
+/// Follows a request through authentication and its handler.
 pub(crate) async fn observe(Has(state): Has<State>, mut request: Request, next: Next) -> Response {
     let trace = Trace::of(request.headers(), &state.names);
     let path = request.extensions().get::<MatchedPath>().cloned();
@@ -25,14 +25,14 @@ pub(crate) async fn observe(Has(state): Has<State>, mut request: Request, next: 
         request.extensions_mut().insert(Given(given.clone()));
     }
     let began = Instant::now();
-    let said = door::guard(&state, way, request, next, began).await;
+    let said = auth::guard(&state, way, request, next, began).await;
     let mut response = said.unwrap_or_else(IntoResponse::into_response);
     let (took, status) = (began.elapsed(), response.status().as_u16());
     state.meter.count(way.route, status, (!way.waits).then_some(took));
     let (method, path) = meter::name(way.route);
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    match response.extensions().get::<Why>() {
-        Some(Why(why)) => {
+    match response.extensions().get::<FailureReason>() {
+        Some(FailureReason(why)) => {
             let (trace_id, request_id) = (trace.trace_id(), trace.request_id());
             tracing::error!(method, path, status, took_ms, trace_id, request_id, why, "request failed");
         }

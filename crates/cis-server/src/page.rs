@@ -9,8 +9,7 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::Error;
 
-use crate::document::NODE;
-use crate::say::{Said, not_found};
+use crate::respond::{HandlerResult, not_found};
 
 /// The page of a code. A code without one does not compile.
 pub fn page(code: ErrorCode) -> &'static str {
@@ -49,15 +48,10 @@ pub fn page(code: ErrorCode) -> &'static str {
     }
 }
 
-/// Where the page of a code is found on this node.
-pub(crate) fn path(code: ErrorCode) -> String {
-    format!("/docs/errors/{code:?}")
-}
-
 /// What an error code means, and what to do.
-#[utoipa::path(get, path = "/docs/errors/{code}", tag = NODE, params(("code" = ErrorCode, Path)),
+#[utoipa::path(get, path = "/docs/errors/{code}", tag = "Node", params(("code" = ErrorCode, Path)),
     responses((status = 200, description = "its page", body = String, content_type = "text/markdown")))]
-pub(crate) async fn show(Path(name): Path<String>) -> Said {
+pub(crate) async fn show(Path(name): Path<String>) -> HandlerResult {
     let code = named(&name).ok_or_else(|| not_found("error code", &name))?;
     Ok(markdown(page(code)))
 }
@@ -76,7 +70,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::say::status;
+    use crate::respond::status;
 
     /// Every code, by the files that are there: that none is missing, the compiler sees to.
     fn codes() -> Vec<(String, Option<ErrorCode>)> {

@@ -1,83 +1,50 @@
-//! Every route and what it takes to call it. A route that is not here is not served: the door looks here, not at the
-//! code behind it.
+//! Every route and what it takes to call it: the calls of `cis-api`, and the pages a node serves beside them. A route that is
+//! not here is not served: authentication looks here, not at the code behind it.
 
+use std::sync::LazyLock;
+
+use cis_api::Access;
+use cis_api::calls::CALLS;
 use cis_core::access::Role;
 
-/// What it takes to call a route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// Nothing.
-    Open,
-    /// A token.
-    Anyone,
-    /// A token with this role.
-    With(Role),
+/// A method and a path, and what it takes to call it.
+#[derive(Debug, Clone, Copy)]
+pub struct Route {
+    pub method: &'static str,
+    pub path: &'static str,
+    pub access: Access,
 }
 
-/// Method, path, and what it takes.
-pub const ROUTES: &[(&str, &str, Access)] = &[
-    ("POST", "/api/v1/dag/publish", Access::With(Role::Publish)),
-    // A DAG of that name.
-    ("GET", "/api/v1/dag/publish", Access::With(Role::Read)),
-    ("POST", "/api/v1/dag/{id}/confirm", Access::With(Role::Confirm)),
-    ("POST", "/api/v1/dag/{id}/reject", Access::With(Role::Confirm)),
-    ("GET", "/api/v1/dag/{id}/status", Access::With(Role::Read)),
-    ("GET", "/api/v1/dag/{id}/runs", Access::With(Role::Read)),
-    ("POST", "/api/v1/dag/{id}/runs", Access::With(Role::Publish)),
-    ("GET", "/api/v1/dag/{id}/why", Access::With(Role::Read)),
-    ("GET", "/api/v1/dag/{id}", Access::With(Role::Read)),
-    ("GET", "/api/v1/dag", Access::With(Role::Read)),
-    ("GET", "/api/v1/pending", Access::With(Role::Read)),
-    ("GET", "/api/v1/pending/{review}", Access::With(Role::Read)),
-    ("POST", "/api/v1/pending/{review}/approve", Access::With(Role::Confirm)),
-    ("POST", "/api/v1/pending/{review}/reject", Access::With(Role::Confirm)),
-    ("GET", "/api/v1/runs", Access::With(Role::Read)),
-    ("GET", "/api/v1/runs/{run}", Access::With(Role::Read)),
-    ("GET", "/api/v1/runs/{run}/tasks", Access::With(Role::Read)),
-    ("GET", "/api/v1/runs/{run}/logs", Access::With(Role::Read)),
-    ("GET", "/api/v1/runs/{run}/why", Access::With(Role::Read)),
-    ("POST", "/api/v1/runs/{run}/cancel", Access::With(Role::Confirm)),
-    ("POST", "/api/v1/tasks", Access::With(Role::Publish)),
-    ("POST", "/api/v1/tasks/claim", Access::With(Role::Work)),
-    ("POST", "/api/v1/tasks/{execution}/heartbeat", Access::With(Role::Work)),
-    ("POST", "/api/v1/tasks/{execution}/progress", Access::With(Role::Work)),
-    ("POST", "/api/v1/tasks/{execution}/log", Access::With(Role::Work)),
-    ("POST", "/api/v1/tasks/{execution}/complete", Access::With(Role::Work)),
-    ("POST", "/api/v1/tasks/{execution}/fail", Access::With(Role::Work)),
-    ("POST", "/api/v1/tasks/{execution}/release", Access::With(Role::Work)),
-    ("POST", "/api/v1/runs/{run}/tasks/{task}/approve", Access::With(Role::Confirm)),
-    ("POST", "/api/v1/runs/{run}/tasks/{task}/reject", Access::With(Role::Confirm)),
-    ("POST", "/api/v1/runs/{run}/resume", Access::With(Role::Publish)),
-    ("POST", "/api/v1/runs/{run}/retry", Access::With(Role::Publish)),
-    ("POST", "/api/v1/runs/{run}/pause", Access::With(Role::Confirm)),
-    ("POST", "/api/v1/runs/{run}/unpause", Access::With(Role::Confirm)),
-    ("POST", "/api/v1/scopes/{scope}/pause", Access::With(Role::Confirm)),
-    ("POST", "/api/v1/scopes/{scope}/unpause", Access::With(Role::Confirm)),
-    ("POST", "/api/v1/node/drain", Access::With(Role::Admin)),
-    ("POST", "/api/v1/node/undrain", Access::With(Role::Admin)),
-    ("GET", "/api/v1/events", Access::With(Role::Read)),
-    ("GET", "/api/v1/tokens", Access::With(Role::Admin)),
-    ("POST", "/api/v1/tokens", Access::With(Role::Admin)),
-    ("DELETE", "/api/v1/tokens/{id}", Access::With(Role::Admin)),
-    ("GET", "/api/v1/nodes", Access::With(Role::Read)),
-    ("GET", "/api/v1/whoami", Access::Anyone),
-    ("GET", "/ready", Access::Anyone),
-    ("GET", "/metrics", Access::With(Role::Read)),
-    // Open: who has no token yet is told here how to get one.
-    ("GET", "/docs/errors/{code}", Access::Open),
-    ("GET", "/health", Access::Open),
-    ("HEAD", "/health", Access::Open),
-    ("GET", "/api/v1/openapi.json", Access::Open),
-    ("GET", "/docs", Access::Open),
-    ("GET", "/docs/{file}", Access::Open),
+/// Pages of the node: no calls, but served.
+const PAGES: &[Route] = &[
+    Route { method: "GET", path: "/metrics", access: Access::With(Role::Read) },
+    // Open: a caller that has no token yet is told here how to get one.
+    Route { method: "GET", path: "/docs/errors/{code}", access: Access::Open },
+    Route { method: "GET", path: "/health", access: Access::Open },
+    Route { method: "HEAD", path: "/health", access: Access::Open },
+    Route { method: "GET", path: "/api/v1/openapi.json", access: Access::Open },
+    Route { method: "GET", path: "/docs", access: Access::Open },
+    Route { method: "GET", path: "/docs/{file}", access: Access::Open },
 ];
+
+/// Calls and pages.
+pub static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| {
+    let calls =
+        CALLS.iter().map(|call| Route { method: call.method.as_str(), path: call.path, access: call.access });
+    calls.chain(PAGES.iter().copied()).collect()
+});
+
+/// Those that are served over the network: the owner's own calls are not.
+pub fn network_routes() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().filter(|route| route.access != Access::Owner)
+}
 
 /// Where a route stands in the table; `None` if it is not served.
 pub(crate) fn find(method: &str, path: &str) -> Option<usize> {
-    ROUTES.iter().position(|(m, p, _)| *p == path && *m == method)
+    ROUTES.iter().position(|route| route.path == path && route.method == method)
 }
 
-/// The methods a path is called with.
+/// The methods a path is called with over the network.
 pub(crate) fn methods(path: &str) -> Vec<&'static str> {
-    ROUTES.iter().filter(|(_, p, _)| *p == path).map(|(method, ..)| *method).collect()
+    network_routes().filter(|route| route.path == path).map(|route| route.method).collect()
 }

@@ -2,59 +2,31 @@
 
 use std::convert::Infallible;
 
-use axum::Extension;
-use axum::extract::State as Has;
-use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
+use cis_api::calls::FollowEvents;
+use cis_api::event::EventQuery;
 use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::event::{EventName, UnknownEventName};
 use cis_core::id::{Position, RunId};
-use cis_store::sqlite::{LogLine, Reader};
-use serde::Deserialize;
+use cis_store::Reader;
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use utoipa::IntoParams;
 
-use super::Args;
+use super::request::ApiRequest;
 use crate::State;
-use crate::document::EVENTS;
-use crate::door::{Holder, runs_out};
+use crate::auth::{Session, runs_out};
 use crate::hub::{BATCH, News};
-use crate::say::Said;
+use crate::respond::HandlerResult;
 
 /// Events that may wait for the connection before no more are told.
 const AHEAD: usize = 8;
 
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Filter {
-    dag: Option<String>,
-    run: Option<String>,
-    /// Only events of this name, with or without `cis.` before it.
-    #[serde(rename = "type")]
-    #[param(inline, value_type = Option<EventName>)]
-    kind: Option<String>,
-    /// Where to begin, for those who cannot send `Last-Event-ID`.
-    after: Option<i64>,
-}
-
-/// Follow along.
-///
-/// Server-sent events in the shape of CloudEvents, from `Last-Event-ID` on, or from now. The stream has no end.
-#[utoipa::path(get, path = "/api/v1/events", tag = EVENTS,
-    params(Filter, ("Last-Event-ID" = Option<i64>, Header, description = "the last event that was heard")),
-    responses((status = 200, description = "events", body = String, content_type = "text/event-stream"),
-        (status = 410)))]
-pub(super) async fn follow(
-    Has(state): Has<State>,
-    Extension(holder): Extension<Holder>,
-    Args(filter): Args<Filter>,
-    headers: HeaderMap,
-) -> Said {
+pub(super) async fn follow(request: ApiRequest<FollowEvents>) -> HandlerResult {
+    let ApiRequest { state, session, headers, request, .. } = request;
+    let filter = request.query;
     let last = match headers.get("last-event-id") {
         Some(id) => Some(id.to_str().ok().and_then(|id| id.parse().ok()).ok_or_else(|| {
             Refusal::new(ErrorCode::ValidationFailed, "a `Last-Event-ID` is the number of an event")
@@ -64,12 +36,12 @@ pub(super) async fn follow(
     let name =
         filter.kind.as_deref().map(str::parse).transpose().map_err(|e: UnknownEventName| Refusal::from(e))?;
     let run = filter.run.as_ref().and_then(|run| run.parse().ok());
-    let sees_all = holder.token.caller.scopes.is_none();
+    let sees_all = session.token.caller.scopes.is_none();
     let look = move |reader: &Reader| begin(reader, last.map(Position), run, sees_all);
-    let Begin { from, whole } = state.reads.read(look).await?;
+    let Begin { from, whole } = state.app.reads().read(look).await?;
     let (to, events) = mpsc::channel(AHEAD);
     let tokens = state.kept.tokens_changed();
-    tokio::spawn(Follower { state, holder, tokens, filter, name, from, whole, to }.follow());
+    tokio::spawn(Follower { state, session, tokens, filter, name, from, whole, to }.follow());
     Ok(Sse::new(ReceiverStream::new(events)).keep_alive(KeepAlive::default()).into_response())
 }
 
@@ -112,9 +84,9 @@ fn begin(
 /// Somebody who follows along.
 struct Follower {
     state: State,
-    holder: Holder,
+    session: Session,
     tokens: watch::Receiver<u64>,
-    filter: Filter,
+    filter: EventQuery,
     /// Only events of this name.
     name: Option<EventName>,
     /// Up to here everything has been told.
@@ -127,13 +99,14 @@ impl Follower {
     async fn follow(mut self) {
         let _counted = self.state.meter.follower();
         // Behind at first, and whenever it has not kept up: then it reads for itself.
-        while let Ok(mut following) = self.state.hub.follow(self.filter.dag.clone(), &self.state.reads).await
+        while let Ok(mut following) =
+            self.state.hub.follow(self.filter.dag.clone(), self.state.app.reads()).await
         {
             if !self.catch_up(following.from).await {
                 return;
             }
             loop {
-                let runs_out = runs_out(self.holder.token.expires_at, self.state.node.now());
+                let runs_out = runs_out(self.session.token.expires_at, self.state.app.now());
                 let news = tokio::select! {
                     news = following.news.recv() => news,
                     () = crate::gone(self.state.leaving.clone()) => return,
@@ -161,7 +134,7 @@ impl Follower {
         while self.from < until {
             let from = self.from;
             let look = move |reader: &Reader| Ok((reader.log(from, BATCH)?, reader.log_floor()?));
-            let Ok((lines, floor)) = self.state.reads.read(look).await else { return false };
+            let Ok((lines, floor)) = self.state.app.reads().read(look).await else { return false };
             if floor > from && !self.whole {
                 // Something they should have heard is gone; when they come back, they are told so.
                 return false;
@@ -186,11 +159,11 @@ impl Follower {
         self.from = news.line.position;
         // Whoever may no longer call hears no more.
         let changed = self.tokens.has_changed().unwrap_or(true);
-        if !self.holder.token.is_good(self.state.node.now()) || (changed && !self.may_hear().await) {
+        if !self.session.token.is_good(self.state.app.now()) || (changed && !self.may_hear().await) {
             return false;
         }
         let named = self.name.is_none_or(|name| name == news.line.name);
-        if !named || !self.filter.wants(&self.holder.token.caller, &news.line) {
+        if !named || !wants(&self.filter, &self.session.token.caller, &news.line) {
             return true;
         }
         let gone = crate::gone(self.state.leaving.clone());
@@ -199,9 +172,9 @@ impl Follower {
 
     async fn may_hear(&mut self) -> bool {
         self.tokens.mark_unchanged();
-        match self.holder.again(&self.state).await {
-            Ok(Some(holder)) => {
-                self.holder = holder;
+        match self.session.again(&self.state).await {
+            Ok(Some(session)) => {
+                self.session = session;
                 true
             }
             _ => false,
@@ -209,12 +182,11 @@ impl Follower {
     }
 }
 
-impl Filter {
-    fn wants(&self, caller: &Caller, line: &LogLine) -> bool {
-        let is =
-            |wanted: &Option<String>, found: Option<&str>| wanted.as_deref().is_none_or(|w| Some(w) == found);
-        caller.sees(&line.scope)
-            && is(&self.dag, Some(line.dag_id.as_str()))
-            && is(&self.run, line.run_id.map(|run| run.to_string()).as_deref())
-    }
+/// Is an event one that the caller may see and follows?
+fn wants(filter: &EventQuery, caller: &Caller, line: &cis_api::event::Event) -> bool {
+    let is =
+        |wanted: &Option<String>, found: Option<&str>| wanted.as_deref().is_none_or(|w| Some(w) == found);
+    caller.sees(&line.scope)
+        && is(&filter.dag, Some(line.dag_id.as_str()))
+        && is(&filter.run, line.run_id.map(|run| run.to_string()).as_deref())
 }

@@ -1,4 +1,4 @@
-//! Who may come in: the right host, no foreign page, a good token, the role the route takes.
+//! Authentication: the right host, no foreign page, a good token, the role the route takes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,25 +6,34 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequestParts, RawPathParams, Request};
-use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use cis_core::access::{Caller, Preset};
+use cis_api::calls::{AttachRun, ClaimTasks, DagStatus, FollowChanges, FollowEvents, RunLogs};
+use cis_api::token::TokenSummary;
+use cis_api::{Access, Call};
+use cis_core::access::{Caller, Preset, check_identity};
 use cis_core::did::{BadDid, Did};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::source::Timestamp;
+use cis_engine::app::Sender;
+use cis_engine::coordinator::Owner;
 use cis_engine::token::secret_hash;
-use cis_store::sqlite::TokenLine;
+use cis_store::port::IdempotencyKey;
 use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
 use crate::State;
 use crate::framing::Malformed;
 use crate::limit::{Place, Share};
-use crate::listen::Remote;
-use crate::say::{No, expected};
-use crate::table::{Access, ROUTES, find, methods};
+use crate::listen::Peer;
+use crate::observe::Given;
+use crate::respond::{RefusedResponse, expected};
+use crate::socket::Known;
+use crate::table::{ROUTES, Route, find, methods};
+
+/// The header by which the owner on the socket says what name it is to be known by.
+const USER: &str = "cis-user";
 
 /// Where a request wants to go.
 #[derive(Debug, Clone, Copy)]
@@ -44,14 +53,14 @@ impl<'r> Way<'r> {
     }
 }
 
-/// Lets a request pass, with its [`Holder`], or says why not.
+/// Lets a request pass, with its [`Session`], or says why not.
 pub(crate) async fn guard(
     state: &State,
     way: Way<'_>,
     request: Request,
     next: Next,
     now: Instant,
-) -> Result<Response, No> {
+) -> Result<Response, RefusedResponse> {
     if let Some(Malformed(why)) = request.extensions().get() {
         return Ok(malformed(why));
     }
@@ -62,41 +71,65 @@ pub(crate) async fn guard(
     let Some(path) = way.path.filter(|_| names.is_ok()) else {
         return Err(Refusal::new(ErrorCode::NotFound, "no such call").into());
     };
-    let Some((.., access)) = way.route.and_then(|route| ROUTES.get(route)) else {
-        return Ok(wrong_method(path));
+    let peer = parts.extensions.get().copied().unwrap_or(Peer::Address(IpAddr::from([0; 4])));
+    let route = way.route.and_then(|route| ROUTES.get(route));
+    // What only the owner calls is not there for the network.
+    let served = route.filter(|route| route.access != Access::Owner || matches!(peer, Peer::Socket(_)));
+    let Some(Route { access, .. }) = served else {
+        return match methods(path).is_empty() {
+            true => Err(Refusal::new(ErrorCode::NotFound, "no such call").into()),
+            false => Ok(wrong_method(path)),
+        };
     };
     let mut request = Request::from_parts(parts, body);
     let open = *access == Access::Open || (state.options.open_metrics && path == "/metrics");
     if open {
         return Ok(next.run(request).await);
     }
-    let from = request.extensions().get().map_or(IpAddr::from([0; 4]), |Remote(from)| *from);
-    let (token, secret_hash) = token(request.headers(), from, state, now).await?;
-    let share = state.limits.admit(&token.caller.identity, now)?;
-    let place = match state.limits.place(&share, way.waits) {
+    let mut session = match peer {
+        Peer::Address(from) => session(request.headers(), from, state, now).await?,
+        Peer::Socket(connection) => {
+            let session = owner_session(request.headers(), connection, state)?;
+            request.extensions().get::<Known>().into_iter().for_each(Known::set);
+            session
+        }
+    };
+    let place = match state.limits.place(&session.share, way.waits) {
         Ok(place) => place,
         Err(full) => return Ok(expected(full)),
     };
-    if let Access::With(role) = access {
-        token.caller.needs(*role)?;
-    }
-    request.extensions_mut().insert(Holder { secret_hash, token, share });
-    Ok(keep_while_streaming(next.run(request).await, place))
+    access.check(&session.token.caller)?;
+    session.traceparent = request.extensions().get::<Given>().map(|Given(given)| given.clone());
+    let share = session.share.clone();
+    request.extensions_mut().insert(session);
+    let response = next.run(request).await;
+    // What turns out to be a stream does nothing any more but wait.
+    let place = match is_stream(&response) && !way.waits {
+        true => state.limits.place(&share, true).unwrap_or(place),
+        false => place,
+    };
+    Ok(keep_while_streaming(response, place))
 }
 
 /// Calls that mostly wait: for events, for work, for output, or, if the query says so, for a status.
 fn may_wait(path: Option<&str>, uri: &Uri) -> bool {
     let asks = |query: &str| query.split('&').any(|arg| arg.starts_with("wait="));
     match path {
-        Some("/api/v1/events" | "/api/v1/tasks/claim" | "/api/v1/runs/{run}/logs") => true,
-        Some("/api/v1/dag/{id}/status") => uri.query().is_some_and(asks),
+        Some(
+            FollowEvents::PATH | FollowChanges::PATH | ClaimTasks::PATH | RunLogs::PATH | AttachRun::PATH,
+        ) => true,
+        Some(DagStatus::PATH) => uri.query().is_some_and(asks),
         _ => false,
     }
 }
 
+fn is_stream(response: &Response) -> bool {
+    response.body().size_hint().exact().is_none()
+}
+
 /// A stream is under way until it ends, whatever else is once it is answered.
 fn keep_while_streaming(response: Response, place: Place) -> Response {
-    if response.body().size_hint().exact().is_some() {
+    if !is_stream(&response) {
         return response;
     }
     response.map(|body| {
@@ -110,7 +143,7 @@ fn keep_while_streaming(response: Response, place: Place) -> Response {
 fn wrong_method(path: &str) -> Response {
     let methods = methods(path).join(", ");
     let refusal = Refusal::new(ErrorCode::MethodNotAllowed, "it is not called with this method");
-    let mut response = No::from(refusal.hint(format!("use {methods}"))).into_response();
+    let mut response = RefusedResponse::from(refusal.hint(format!("use {methods}"))).into_response();
     if let Ok(methods) = HeaderValue::from_str(&methods) {
         response.headers_mut().insert(header::ALLOW, methods);
     }
@@ -120,7 +153,7 @@ fn wrong_method(path: &str) -> Response {
 /// The answer to a request that HTTP itself does not allow.
 fn malformed(why: &str) -> Response {
     let refusal = Refusal::new(ErrorCode::ValidationFailed, format!("the request is malformed: {why}"));
-    let mut response = No::from(refusal).into_response();
+    let mut response = RefusedResponse::from(refusal).into_response();
     *response.status_mut() = StatusCode::BAD_REQUEST;
     response
 }
@@ -156,47 +189,44 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Who calls, and by what; asked again where an answer takes long.
+/// An authenticated caller, and by what; asked again where an answer takes long.
 #[derive(Debug, Clone)]
-pub(crate) struct Holder {
-    /// None for a caller that is taken at its word.
+pub(crate) struct Session {
+    /// None for a caller that is taken at its word, and for the owner on the socket.
     secret_hash: Option<Arc<str>>,
-    pub(crate) token: Arc<TokenLine>,
+    /// The connection of the owner on the data directory's socket.
+    connection: Option<Owner>,
+    pub(crate) token: Arc<TokenSummary>,
     /// How much of the node it uses.
     pub(crate) share: Arc<Share>,
+    /// What the caller traces its request by.
+    traceparent: Option<String>,
 }
 
-/// Who calls, for a call that wants to know no more.
-#[derive(Debug)]
-pub(crate) struct By(pub(crate) Caller);
-
-impl FromRequestParts<State> for By {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, _: &State) -> Result<Self, Response> {
-        let holder = parts.extensions.get::<Holder>().ok_or_else(|| expected(no_token()))?;
-        Ok(Self(holder.token.caller.clone()))
+impl Session {
+    /// Who sends the request, for the app.
+    pub(crate) fn sender(&self, key: Option<IdempotencyKey>) -> Sender {
+        Sender {
+            caller: self.token.caller.clone(),
+            is_proven: self.secret_hash.is_some() || self.connection.is_some(),
+            key,
+            traceparent: self.traceparent.clone(),
+            connection: self.connection,
+        }
     }
-}
 
-impl Holder {
     /// The same as the token stands now, if it is still good.
     pub(crate) async fn again(&self, state: &State) -> Result<Option<Self>, Refusal> {
         let Some(hash) = &self.secret_hash else { return Ok(Some(self.clone())) };
-        let good = state.kept.good_token(hash, state.node.now(), &state.reads).await?;
+        let good = state.kept.good_token(hash, state.app.now(), state.app.reads()).await?;
         Ok(good.map(|token| Self { token, ..self.clone() }))
-    }
-
-    /// False: the caller only said who it is.
-    pub(crate) fn is_proven(&self) -> bool {
-        self.secret_hash.is_some()
     }
 
     /// Waits until the token is good no more, and says so: for those who wait meanwhile.
     pub(crate) async fn no_longer_good(&self, state: &State) -> Refusal {
         let mut tokens = state.kept.tokens_changed();
         tokens.mark_changed();
-        let runs_out = runs_out(self.token.expires_at, state.node.now());
+        let runs_out = runs_out(self.token.expires_at, state.app.now());
         tokio::pin!(runs_out);
         loop {
             tokio::select! {
@@ -212,9 +242,9 @@ impl Holder {
 }
 
 /// Somebody who only says who they are: as good as a token that an agent would get, and nothing more.
-fn at_its_word(did: &str, now: Timestamp) -> Result<TokenLine, Refusal> {
+fn at_its_word(did: &str, now: Timestamp) -> Result<TokenSummary, Refusal> {
     let did: Did = did.parse().map_err(|e: BadDid| Refusal::new(ErrorCode::Unauthorized, e.to_string()))?;
-    Ok(TokenLine {
+    Ok(TokenSummary {
         token_id: "trusted-local".to_owned(),
         caller: Caller::preset(did, Preset::Agent, None),
         created_by: "trusted-local".to_owned(),
@@ -224,24 +254,17 @@ fn at_its_word(did: &str, now: Timestamp) -> Result<TokenLine, Refusal> {
     })
 }
 
-/// A token, and the hash of its secret if it has one.
-type Shown = (Arc<TokenLine>, Option<Arc<str>>);
-
-/// The token a request came with.
-async fn token(headers: &HeaderMap, from: IpAddr, state: &State, at: Instant) -> Result<Shown, Refusal> {
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let bearer = given
-        .and_then(|given| given.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let secret = bearer.map(|(_, secret)| secret.trim());
-    let now = state.node.now();
+/// The session of a request over the network, by the token it came with.
+async fn session(headers: &HeaderMap, from: IpAddr, state: &State, at: Instant) -> Result<Session, Refusal> {
+    let secret = bearer(headers);
+    let now = state.app.now();
     if let Some(did) = secret.filter(|secret| state.options.trusts_local && secret.starts_with("did:")) {
-        return Ok((Arc::new(at_its_word(did, now)?), None));
+        return admit(state, at_its_word(did, now)?.into(), None, at);
     }
     let Some(secret_hash) = secret.map(secret_hash) else { return Err(no_token()) };
     // Looked up by the hash of 256 random bits: how long that takes tells nothing about the secret.
-    match state.kept.good_token(&secret_hash, now, &state.reads).await? {
-        Some(token) => Ok((token, Some(secret_hash.into()))),
+    match state.kept.good_token(&secret_hash, now, state.app.reads()).await? {
+        Some(token) => admit(state, token, Some(secret_hash.into()), at),
         None => {
             state.limits.count_failure(from, at)?;
             let why = "this token is unknown, was revoked or has run out";
@@ -249,6 +272,53 @@ async fn token(headers: &HeaderMap, from: IpAddr, state: &State, at: Instant) ->
                 .hint("`cis token list` on the node's machine says which; `cis token create` makes one"))
         }
     }
+}
+
+fn admit(
+    state: &State,
+    token: Arc<TokenSummary>,
+    secret_hash: Option<Arc<str>>,
+    at: Instant,
+) -> Result<Session, Refusal> {
+    let share = state.limits.admit(&token.caller.identity, at)?;
+    Ok(Session { secret_hash, connection: None, token, share, traceparent: None })
+}
+
+/// The session of the owner on the data directory's socket: a caller that knows the directory's key. It says by what name it
+/// is to be known.
+fn owner_session(headers: &HeaderMap, connection: Owner, state: &State) -> Result<Session, Refusal> {
+    let given = bearer(headers).map(secret_hash);
+    // By their hashes, so that how long it takes tells nothing.
+    if state.key_hash.is_none() || given.as_deref() != state.key_hash.as_deref() {
+        return Err(Refusal::new(ErrorCode::Unauthorized, "this socket takes the data directory's key"));
+    }
+    let user =
+        headers.get(USER).and_then(|user| user.to_str().ok()).filter(|user| check_identity(user).is_ok());
+    let caller = Caller::preset(user.unwrap_or("owner"), Preset::Owner, None);
+    let share = state.limits.owner_share(&caller.identity);
+    let token = TokenSummary {
+        token_id: "owner".to_owned(),
+        caller,
+        created_by: "owner".to_owned(),
+        created_at: state.app.now(),
+        expires_at: None,
+        revoked_at: None,
+    };
+    Ok(Session {
+        secret_hash: None,
+        connection: Some(connection),
+        token: token.into(),
+        share,
+        traceparent: None,
+    })
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let bearer = given
+        .and_then(|given| given.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    bearer.map(|(_, secret)| secret.trim())
 }
 
 pub(crate) fn no_token() -> Refusal {

@@ -1,69 +1,40 @@
-//! Answers and errors as JSON: every body is an object with `success`.
+//! Answers and errors as HTTP responses: every body is a JSON object with `success`.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use cis_api::error::{ErrorBody, Success};
 use cis_core::error::{ErrorCode, Refusal};
 use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
-
-use crate::page;
 
 /// A refusal on its way out, perhaps with more beside it.
 #[derive(Debug)]
-pub(crate) struct No(pub(crate) Refusal, pub(crate) Value);
+pub(crate) struct RefusedResponse(pub(crate) Refusal, pub(crate) Value);
 
-/// Every bad answer.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Refused {
-    /// `false`.
-    success: bool,
-    error: Documented,
-}
-
-/// A refusal, and the page of its code.
-#[derive(Debug, Serialize, ToSchema)]
-struct Documented {
-    #[serde(flatten)]
-    refusal: Refusal,
-    /// Where this node says what to do.
-    docs: String,
-}
-
-/// Every good answer.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Yes<T> {
-    /// `true`.
-    success: bool,
-    #[serde(flatten)]
-    told: T,
-}
-
-/// Why the node failed, beside the answer that says so: for whoever looks after it.
+/// Why the node failed, beside the response that says so: for its log.
 #[derive(Debug, Clone)]
-pub(crate) struct Why(pub(crate) String);
+pub(crate) struct FailureReason(pub(crate) String);
 
-/// What a call comes to.
-pub(crate) type Said = Result<Response, No>;
+/// What a handler comes to.
+pub(crate) type HandlerResult = Result<Response, RefusedResponse>;
 
-impl<E: Into<Refusal>> From<E> for No {
+impl<E: Into<Refusal>> From<E> for RefusedResponse {
     fn from(e: E) -> Self {
         Self(e.into(), Value::Null)
     }
 }
 
-impl IntoResponse for No {
+impl IntoResponse for RefusedResponse {
     fn into_response(self) -> Response {
         let Self(refusal, beside) = self;
         let code = refusal.code;
-        let why = Why(refusal.message.clone());
-        let error = Documented { refusal, docs: page::path(code) };
-        let mut told = json!(Refused { success: false, error });
-        if let (Value::Object(told), Value::Object(beside)) = (&mut told, beside) {
-            told.extend(beside);
+        let why = FailureReason(refusal.message.clone());
+        let mut body = json!(ErrorBody::new(refusal));
+        if let (Value::Object(body), Value::Object(beside)) = (&mut body, beside) {
+            body.extend(beside);
         }
-        let mut response = json(status(code), told.to_string().into());
+        let mut response = json(status(code), body.to_string().into());
         if response.status().is_server_error() {
             response.extensions_mut().insert(why);
         }
@@ -82,10 +53,10 @@ impl IntoResponse for No {
     }
 }
 
-/// A refusal that is the node's usual business, such as being full: nobody needs to look after it.
+/// A refusal that is the node's usual business, such as being full: its operator needs not look after it.
 pub(crate) fn expected(refusal: Refusal) -> Response {
-    let mut response = No::from(refusal).into_response();
-    response.extensions_mut().remove::<Why>();
+    let mut response = RefusedResponse::from(refusal).into_response();
+    response.extensions_mut().remove::<FailureReason>();
     response
 }
 
@@ -115,19 +86,14 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
     }
 }
 
-impl<T: Serialize> Yes<T> {
-    pub(crate) fn new(told: T) -> Self {
-        Self { success: true, told }
-    }
-
-    pub(crate) fn text(&self) -> String {
-        json!(self).to_string()
-    }
+/// A good answer: `success` and whatever `answer` holds.
+pub(crate) fn success(status: StatusCode, answer: impl Serialize) -> Response {
+    json(status, success_text(answer).into())
 }
 
-/// A good answer: `success` and whatever `told` holds.
-pub(crate) fn yes(status: StatusCode, told: impl Serialize) -> Response {
-    json(status, Yes::new(told).text().into())
+/// The body of a good answer.
+pub(crate) fn success_text(answer: impl Serialize) -> String {
+    json!(Success::new(answer)).to_string()
 }
 
 /// An answer that is JSON already.
@@ -139,8 +105,8 @@ pub(crate) fn json(status: StatusCode, text: Body) -> Response {
 }
 
 /// A refusal as the answer it is.
-pub(crate) fn said_no(refusal: Refusal) -> Response {
-    No::from(refusal).into_response()
+pub(crate) fn refused(refusal: Refusal) -> Response {
+    RefusedResponse::from(refusal).into_response()
 }
 
 /// Nothing here by that name, or nothing the caller may know of.
