@@ -6,11 +6,11 @@ use std::time::Duration;
 use cis_core::error::Refusal;
 use cis_core::notice::{self, Occasion};
 use cis_core::source::{Random, Timestamp};
+use cis_engine::app::App;
 use cis_engine::coordinator::handle::next_look;
-use cis_engine::node::Node;
 use cis_engine::system::System;
 use cis_store::port::Tried;
-use cis_store::sqlite::{Notice, Reader};
+use cis_store::{Notice, Reader};
 use tokio::sync::watch;
 use tokio::task::block_in_place;
 
@@ -31,27 +31,27 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Tells whatever is in the outbox for `giver`, until `leaving` becomes true; what does not work is said by `warn`.
 /// Needs a runtime with several threads.
-pub async fn deliver(node: Node, giver: Giver, mut leaving: watch::Receiver<bool>, warn: fn(&str)) {
+pub async fn deliver(app: App, giver: Giver, mut leaving: watch::Receiver<bool>, warn: fn(&str)) {
     let giver = Arc::new(giver);
     tokio::select! {
-        () = tell(&node, &giver, warn) => {}
+        () = tell(&app, &giver, warn) => {}
         // What is under way is broken off, and told again by whoever comes next.
         _ = leaving.wait_for(|leaving| *leaving) => {}
     }
 }
 
-async fn tell(node: &Node, giver: &Arc<Giver>, warn: fn(&str)) {
-    let mut changes = node.changes();
+async fn tell(app: &App, giver: &Arc<Giver>, warn: fn(&str)) {
+    let mut changes = app.changes();
     loop {
         let seen = *changes.borrow_and_update();
-        match give_due(node, giver, warn).await {
+        match give_due(app, giver, warn).await {
             Ok(None) => {
                 if !next_look(&mut changes, seen, TICK).await {
                     return;
                 }
             }
             Ok(Some(due)) => {
-                let wait = Duration::from_millis(due.since(node.now()).0).min(PAUSE);
+                let wait = Duration::from_millis(due.since(app.now()).0).min(PAUSE);
                 tokio::select! {
                     looks = next_look(&mut changes, seen, TICK) => if !looks { return },
                     () = tokio::time::sleep(wait) => {}
@@ -66,15 +66,15 @@ async fn tell(node: &Node, giver: &Arc<Giver>, warn: fn(&str)) {
 }
 
 /// Gives everything that is due; answers when the next will be.
-async fn give_due(node: &Node, giver: &Arc<Giver>, warn: fn(&str)) -> Result<Option<Timestamp>, Refusal> {
-    let mut outbox = WayOut { node, giver, reader: node.reader()?, warn };
+async fn give_due(app: &App, giver: &Arc<Giver>, warn: fn(&str)) -> Result<Option<Timestamp>, Refusal> {
+    let mut outbox = WayOut { app, giver, reader: app.reader()?, warn };
     round::give_due(&mut outbox).await?;
     Ok(block_in_place(|| outbox.reader.next_notice(giver.way()))?)
 }
 
 /// The part of the store's outbox that goes one way.
 struct WayOut<'n> {
-    node: &'n Node,
+    app: &'n App,
     giver: &'n Arc<Giver>,
     reader: Reader,
     warn: fn(&str),
@@ -85,17 +85,17 @@ impl Outbox for WayOut<'_> {
     type Given = Result<(), Failed>;
 
     fn due(&mut self) -> Result<Vec<Notice>, Refusal> {
-        let now = self.node.now();
+        let now = self.app.now();
         Ok(block_in_place(|| self.reader.due_notices(self.giver.way(), now, AT_ONCE))?)
     }
 
     fn give(&self, notice: Notice) -> impl Future<Output = (Notice, Result<(), Failed>)> + Send + 'static {
-        give(self.giver.clone(), notice, self.node.now())
+        give(self.giver.clone(), notice, self.app.now())
     }
 
     async fn settle(&mut self, notice: Notice, given: Result<(), Failed>) -> Result<(), Refusal> {
-        let tried = settle(&notice, given, self.node.now(), self.warn);
-        self.node.settle_notice(notice.event.position, notice.way, tried).await
+        let tried = settle(&notice, given, self.app.now(), self.warn);
+        self.app.settle_notice(notice.event.position, notice.way, tried).await
     }
 }
 
@@ -120,7 +120,7 @@ fn settle(notice: &Notice, given: Result<(), Failed>, now: Timestamp, warn: fn(&
         Err(Failed::ForNow(problem)) => (problem, again),
         Err(Failed::ForGood(problem)) => (problem, None),
     };
-    let what = format!("{} {}", notice.event.subject(), notice.occasion.word());
+    let what = format!("{} {}", notice.event.subject, notice.occasion.word());
     let way = notice.way.word();
     match again {
         Some(wait) => {

@@ -1,6 +1,6 @@
 //! A notice in the words it travels in: the same event as followers hear it, with the occasion beside it.
 
-use cis_store::sqlite::Notice;
+use cis_store::Notice;
 
 /// What somebody is told.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ impl Message {
         let mut variables = vec![
             ("CIS_EVENT", notice.occasion.word().to_owned()),
             ("CIS_EVENT_ID", id.clone()),
-            ("CIS_SUBJECT", event.subject()),
+            ("CIS_SUBJECT", event.subject.to_string()),
             ("CIS_STATUS", event.status.clone()),
             ("CIS_DAG", event.dag_id.to_string()),
             ("CIS_SCOPE", event.scope.to_string()),

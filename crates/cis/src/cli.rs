@@ -469,6 +469,9 @@ pub struct NodeArgs {
     /// Where to listen
     #[arg(short, long, value_name = "ADDRESS", default_value = "127.0.0.1:6767")]
     pub bind: std::net::SocketAddr,
+    /// Wait for another node on this data directory to go, instead of being refused
+    #[arg(long)]
+    pub wait: bool,
     /// How callers are known: by tokens, or on this machine also by the DID they give (never to confirm or administer)
     #[arg(long, value_name = "tokens|trusted-local")]
     pub auth: Option<String>,

@@ -7,7 +7,8 @@
 //! | [`config`] | settings and where each comes from |
 //! | [`sandbox`] | running a command out of reach of a directory |
 //! | [`document`] | definitions as files, and as a node tells them |
-//! | [`remote`] | a node that is called over HTTP |
+//! | [`session`] | being the coordinator of a data directory, or talking to it |
+//! | [`source`], [`target`] | where commands read from, and whom they ask to do something: here or at a node |
 //! | [`project`] | which project a directory belongs to |
 //! | [`term`] | colours, tables, errors |
 //! | [`live`] | a run while it happens |
@@ -28,5 +29,7 @@ pub mod init;
 pub mod live;
 pub mod log;
 pub mod project;
-pub mod remote;
 pub mod sandbox;
+pub mod session;
+pub mod source;
+pub mod target;

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cis_store::sqlite::{Reader, check};
+use cis_store::{Reader, check};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::http::{Client, Up};
@@ -164,7 +164,7 @@ fn a_damaged_database_is_told_at_every_door_with_a_way_out_and_left_as_it_is() {
             let ran = node.cis(line.split(' ').chain(["--json"])).code(1);
             let error = &json(&ran)["error"];
             assert_eq!(error["code"], "DatabaseDamaged", "{ran}");
-            let hint = error["hints"][0].as_str().unwrap();
+            let hint = error["hint"].as_str().unwrap();
             assert!(hint.contains("cis doctor") && hint.contains("cis restore"), "{ran}");
             assert!(!ran.err.contains("panicked"), "{ran}");
         }

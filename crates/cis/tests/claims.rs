@@ -59,6 +59,37 @@ fn an_agent_anywhere_does_its_part() {
 }
 
 #[test]
+fn followers_hear_who_claimed_and_who_asked() {
+    let node = Node::new();
+    let up = node.up();
+    let owner = &up.client;
+    let worker = owner.with(&node.token(["did:cis:worker:w", "--as", "worker"]));
+    let keeper = owner.with(&node.token(["keeper", "--as", "owner"]));
+    let started = owner.run(&field("d", 1, &json!({})));
+    let run = started["run_id"].as_str().unwrap();
+    let task = worker.claim(&json!({"worker": "w-1", "wait_secs": 30})).remove(0);
+    assert_eq!(worker.say(&task, "release", json!({})).status, 200);
+    for what in ["pause", "unpause", "cancel"] {
+        assert_eq!(keeper.post(&format!("/api/v1/runs/{run}/{what}"), "").status, 200, "{what}");
+    }
+    let mut heard = Vec::new();
+    owner.follow(None, |_, event| {
+        let data = &event["data"];
+        heard.push(json!([data["type"], data["actor"], data["holder"], data["fence"]]));
+        let kind = data["type"].as_str().unwrap().split('.').next().unwrap();
+        assert_eq!(data["subject"], json!({"kind": kind, "key": event["subject"]}));
+        event["type"] == "cis.run.cancelled"
+    });
+    let of = |name: &str, actor: &str| json!([name, actor, null, null]);
+    assert!(heard.contains(&json!(["task.claimed", "did:cis:worker:w", "w-1", task["fence"]])), "{heard:?}");
+    assert!(heard.contains(&of("task.retrying", "did:cis:worker:w")), "{heard:?}");
+    for name in ["run.paused", "run.unpaused", "run.cancelling"] {
+        assert!(heard.contains(&of(name, "keeper")), "{name}: {heard:?}");
+    }
+    assert_eq!(heard.last(), Some(&json!(["run.cancelled", null, null, null])));
+}
+
+#[test]
 fn a_claim_waits_for_something_to_do() {
     let node = Node::new();
     let up = node.up();

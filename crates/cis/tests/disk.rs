@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cis_store::sqlite::{Reader, check};
+use cis_store::{Reader, check};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::{Value, json};
 use support::http::{Client, Up, field};
@@ -218,13 +218,13 @@ fn a_second_node_waits_until_the_first_has_gone() {
     let node = Node::new();
     let first = node.up();
     let coordinator = node.coordinator();
-    let start = ["node", "start", "--bind", "127.0.0.1:0"];
+    let start = ["node", "start", "--bind", "127.0.0.1:0", "--wait"];
     let mut second = by_shell(&node, "exec \"$0\" \"$@\" 2> second.err", &start);
-    eventually("it waits", || node.read("second.err").contains("waiting until it goes").then_some(()));
     let address = &first.client.address;
-    assert!(node.read("second.err").contains(&format!("a node at http://{address}")));
-    let hint = format!("hint: the node of this data directory is up already, at http://{address}");
-    node.cis(["node", "start", "--bind", address]).code(1).tells("Address already in use").tells(&hint);
+    let waits = format!("waiting until the node at http://{address}");
+    eventually("it waits", || node.read("second.err").contains(&waits).then_some(()));
+    let serves = format!("process {coordinator}, at http://{address}");
+    node.cis(["node", "start", "--bind", address]).code(4).tells(&serves);
     assert_eq!(node.coordinator(), coordinator);
     assert_eq!(first.client.post("/api/v1/dag/publish", &field("d", 1, &json!({}))).status, 201);
     first.running.signal(Signal::TERM);

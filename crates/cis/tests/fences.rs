@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says so by failing")]
 
+#[allow(dead_code, reason = "what another crate's tests use of it")]
+#[path = "../../cis-store/tests/support/earlier.rs"]
+mod earlier;
 mod support;
-
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -25,13 +25,8 @@ fn stop(up: Up) {
     up.running.wait().code(0);
 }
 
-/// By one, where SQLite keeps it: `user_version` begins at byte 60 of the file.
-fn lower_schema_version(database: &Path) {
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(database).unwrap();
-    let mut version = [0; 4];
-    file.read_exact_at(&mut version, 60).unwrap();
-    file.write_all_at(&(u32::from_be_bytes(version) - 1).to_be_bytes(), 60).unwrap();
-}
+/// Migrations of a database whose fences had 32 bits in an epoch.
+const BEFORE_SHORT_FENCES: usize = 12;
 
 fn fence(task: &Value) -> i64 {
     task["fence"].as_i64().unwrap()
@@ -118,7 +113,7 @@ fn store_past_2_to_the_53_is_renumbered_under_a_running_task() {
         node.ok(["backup", backup]);
         node.ok(["restore", backup, "--force"]);
     }
-    lower_schema_version(&node.data.join("dag.db"));
+    earlier::written_by(BEFORE_SHORT_FENCES, &node.data.join("dag.db"));
 
     let up = node.up();
     assert_eq!(up.client.say(&held, "complete", json!({})).code(), "LeaseExpired");

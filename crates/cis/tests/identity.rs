@@ -9,8 +9,9 @@ use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
+use cis_api::Access;
 use cis_core::access::Role;
-use cis_server::table::{Access, ROUTES};
+use cis_server::table::{Route, network_routes};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::http::Client;
@@ -73,7 +74,7 @@ fn a_did_is_taken_at_its_word_on_this_machine_and_for_little() {
     let who = agent.get("/api/v1/whoami").json();
     assert_eq!((&who["identity"], &who["self_confirm"]), (&json!("did:cis:local:abc"), &json!(false)));
     agent.follow(Some(0), |_, event| event["data"]["dag_id"] == "backup");
-    for (method, path, access) in ROUTES.iter().copied() {
+    for Route { method, path, access } in network_routes().copied() {
         if matches!(access, Access::With(Role::Confirm | Role::Admin)) {
             let path = path.replace("{id}", "backup");
             assert_eq!(agent.call(method, &path, &[], "").status, 403, "{method} {path}");
@@ -306,25 +307,23 @@ fn an_agent_cannot_reach_the_data_directory() {
 #[test]
 fn who_cannot_read_the_data_directory_is_not_heard_at_its_socket() {
     let node = Node::new();
-    let _up = node.up();
+    let up = node.up();
     let key = std::fs::read_to_string(node.data.join("door.key")).unwrap();
-    let ask = |messages: &[Value]| {
+    let ask = |key: Option<&str>| {
         let mut stream = UnixStream::connect(node.data.join("cis.sock")).unwrap();
-        for message in messages {
-            let text = message.to_string();
-            let frame = [&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
-            // Who is not heard is hung up on, perhaps before everything is said.
-            let _ = stream.write_all(&frame);
-        }
-        let _ = stream.shutdown(std::net::Shutdown::Write);
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8_lossy(&answer).into_owned()
+        let key = key.map_or(String::new(), |key| format!("Authorization: Bearer {}\r\n", key.trim()));
+        let head =
+            format!("GET /api/v1/coordinator HTTP/1.1\r\nHost: localhost\r\n{key}Connection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
     };
-    let (hello, owner) = (json!({"command": "hello"}), json!({"key": key}));
-    assert!(ask(&[owner, hello.clone()]).contains("hello"));
-    assert_eq!(ask(std::slice::from_ref(&hello)), "");
-    assert_eq!(ask(&[json!({"key": "wrong"}), hello]), "");
+    assert!(ask(Some(&key)).contains("\"epoch\""));
+    for (key, why) in [(None, "401"), (Some("wrong"), "401"), (Some(up.client.token.as_str()), "401")] {
+        let answer = ask(key);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {why}")) && !answer.contains("epoch"), "{answer}");
+    }
     let mode = std::fs::metadata(node.data.join("door.key")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }

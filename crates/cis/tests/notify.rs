@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 
-use cis_store::sqlite::Reader;
+use cis_store::Reader;
 use rustix::process::Signal;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use cis_core::source::Timestamp;
-use cis_store::port::{Prune, Store};
-use cis_store::sqlite::{Durability, Reader, SqliteStore};
+use cis_store::port::Prune;
+use cis_store::{Durability, Reader, SqliteStore};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::http::Client;

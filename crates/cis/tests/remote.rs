@@ -60,7 +60,7 @@ fn masked(ran: &Ran) -> (Option<i32>, String, String) {
     let mask = |text: &str| {
         let ids = Regex::new("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(tok|cis)_[A-Za-z0-9_-]+").unwrap();
         let rest = Regex::new(
-            r#""(at|position|decided_by|decided_at)":("[^"]*"|\d+)|r(-[0-9a-z]{4}){3}|\d+(\.\d+)?(ms|s)\b|published_by":"[^"]*"#,
+            r#""(at|position|decided_by|decided_at|expires_at)":("[^"]*"|\d+)|r(-[0-9a-z]{4}){3}|\d+(\.\d+)?(ms|s)\b|published_by":"[^"]*"#,
         );
         rest.unwrap().replace_all(&ids.replace_all(text, "ID"), "…").into_owned()
     };
@@ -318,7 +318,7 @@ fn whoever_cannot_be_reached_or_does_not_know_us_is_said() {
         (&refused["success"], &refused["error"]["code"]),
         (&Value::Bool(false), &"Unavailable".into())
     );
-    assert!(refused["error"]["hints"][0].as_str().unwrap().contains("--node URL"), "{refused}");
+    assert!(refused["error"]["hint"].as_str().unwrap().contains("--node URL"), "{refused}");
     at("localhost").cis(&["pending"]).code(2).tells("error[ValidationFailed]: `localhost` is not");
     // A node that is somebody else's never sees the owner's token.
     let mut command = node.command(["dag", "list", "--node", "http://127.0.0.1:1"]);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use cis_core::dag::{Defaults, Format, parse};
 use cis_core::source::Timestamp;
-use cis_store::port::{Publish, Store};
-use cis_store::sqlite::{Durability, SqliteStore};
+use cis_store::port::Publish;
+use cis_store::{Durability, SqliteStore};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::{Node, Running};

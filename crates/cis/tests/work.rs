@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use cis_core::id::RunId;
-use cis_store::sqlite::Reader;
+use cis_store::Reader;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::http::{Up, field};

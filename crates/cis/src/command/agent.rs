@@ -14,17 +14,16 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command as Process};
 
-use cis_core::access::{Caller, Preset};
+use cis_api::calls::{CreateToken, RevokeToken};
+use cis_api::token::{NewToken, TokenPath};
+use cis_api::{Nothing, Request};
+use cis_core::access::Preset;
 use cis_core::dag::parse::duration;
 use cis_core::did::Did;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::is_name;
-use cis_core::source::Clock;
-use cis_engine::command::Command;
 use cis_engine::coordinator::Options;
-use cis_engine::session::Session;
-use cis_engine::system::{System, user};
-use cis_engine::token::FreshToken;
+use cis_engine::system::user;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -32,6 +31,7 @@ use signal_hook::iterator::Signals;
 use super::{Failure, Outcome, Setup, token};
 use crate::cli::{AgentArgs, Sandbox};
 use crate::sandbox;
+use crate::session::Session;
 use crate::term::reveal;
 
 /// What a shell says of a command that is not there, or cannot be run.
@@ -41,7 +41,7 @@ const EXIT_UNUSABLE: u8 = 126;
 /// A node, and a token to call it with.
 struct Access {
     address: String,
-    token: FreshToken,
+    token: NewToken,
 }
 
 /// Runs the command; ends as it ends.
@@ -50,9 +50,9 @@ pub(super) fn run(setup: &Setup, args: &AgentArgs) -> Outcome {
     let confine = is_confined(args.sandbox)?;
     // From here on a signal waits until there is a command to pass it on to, and a token to take back.
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).map_err(|e| unable("hear signals", &e))?;
-    let access = access(&options, args)?;
+    let access = access(setup, &options, args)?;
     let ended = command(&options, args, &access, confine).and_then(|child| wait(child, signals));
-    if let Err(refusal) = take_back(&options, &access.token) {
+    if let Err(refusal) = take_back(setup, &options, &access.token) {
         let (id, lasts) = (&access.token.token_id, &args.expires);
         tell!("warning: its token `{id}` could not be taken back: {}", reveal(&refusal.to_string()));
         tell!("hint: `cis token revoke {id}`, or it runs out in {lasts}");
@@ -81,22 +81,22 @@ fn is_confined(wish: Sandbox) -> Result<bool, Failure> {
     Ok(false)
 }
 
-fn access(options: &Options, args: &AgentArgs) -> Result<Access, Failure> {
+fn access(setup: &Setup, options: &Options, args: &AgentArgs) -> Result<Access, Failure> {
     let name = &args.name;
     if !is_name(name) && name.parse::<Did>().is_err() {
         return Err(Failure::usage(format!("`{name}` is neither a name nor a DID"))
             .hint("use A-Z a-z 0-9 . _ -, or `did:cis:NAME:ID`"));
     }
     let lasts = duration::from_text(&args.expires).map_err(Failure::usage)?;
-    let caller = Caller::preset(name.clone(), Preset::Agent, token::scopes(&args.scopes)?);
-    let mut session = Session::open(options.clone())?;
-    let Some(address) = session.ask(Command::Hello)?.hello()?.address else {
+    let scopes = token::scopes(&args.scopes)?;
+    let body = token::token_body(name.clone(), Preset::Agent, scopes, Some(lasts));
+    let mut session = Session::open(options.clone(), setup.settings())?;
+    let Some(address) = session.coordinator()?.address else {
         return Err(Refusal::new(ErrorCode::Unavailable, "no node serves this data directory")
             .hint("`cis node start` starts one")
             .into());
     };
-    let expires_at = Some(System.now().after(lasts));
-    let token = session.ask(Command::CreateToken { caller, by: user(), expires_at })?.token()?;
+    let token = session.call(&Request::<CreateToken>::new(Nothing {}, Nothing {}, body))?;
     session.close()?;
     Ok(Access { address, token })
 }
@@ -117,7 +117,7 @@ fn command(options: &Options, args: &AgentArgs, access: &Access, confine: bool) 
             process.env_remove(name);
         }
     }
-    process.args(rest).env("CIS_TOKEN", &access.token.secret).env("CIS_NODE", &access.address);
+    process.args(rest).env("CIS_TOKEN", &access.token.token).env("CIS_NODE", &access.address);
     process.spawn().map_err(|e| not_started(program, &e))
 }
 
@@ -159,10 +159,15 @@ fn is_in_foreground() -> bool {
     group.is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-/// Whoever coordinates by now takes the token back; if nobody does, we do it ourselves.
-fn take_back(options: &Options, token: &FreshToken) -> Result<(), Refusal> {
-    let mut session = Session::open(options.clone())?;
-    session.ask(Command::RevokeToken { token_id: token.token_id.clone() })?.revoked()?;
+/// The process that coordinates by now takes the token back; without one, this process does.
+fn take_back(setup: &Setup, options: &Options, token: &NewToken) -> Result<(), Refusal> {
+    let mut session = Session::open(options.clone(), setup.settings())?;
+    let path = TokenPath { id: token.token_id.clone() };
+    match session.call(&Request::<RevokeToken>::new(path, Nothing {}, Nothing {})) {
+        // It ran out, or was taken back already.
+        Err(refusal) if refusal.code != ErrorCode::NotFound => return Err(refusal),
+        _ => {}
+    }
     session.close()
 }
 

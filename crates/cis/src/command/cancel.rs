@@ -1,20 +1,17 @@
 //! `cis dag cancel`.
 
-use cis_core::id::RunKey;
-use cis_core::run::RunStatus;
-use cis_engine::command::{Command, Reply};
-use cis_engine::session::Session;
+use cis_api::calls::CancelRun;
+use cis_api::run::CancelBody;
+use cis_api::{Nothing, Request};
 use serde_json::json;
 
-use super::{Failure, Outcome, Setup, find};
+use super::{Outcome, Setup, find};
 
 /// Asks for a run to stop; answers once that is committed, not once it is over.
 pub(super) fn cancel(setup: &Setup, id: &str, scope: Option<&str>, kill: bool) -> Outcome {
     let (_, run) = find::find_run(setup, id, scope)?;
-    let status = match setup.elsewhere()? {
-        Some(node) => node.stop(run.run_id, kill)?,
-        None => stop(setup, run.key, kill)?,
-    };
+    let request = Request::<CancelRun>::new(run.run_id.into(), Nothing {}, CancelBody { kill });
+    let status = setup.call(&request)?.status;
     let was_over = run.status.is_terminal();
     if setup.json {
         let told = json!({"success": true, "run": run.label(), "run_id": run.run_id, "status": status,
@@ -26,11 +23,4 @@ pub(super) fn cancel(setup: &Setup, id: &str, scope: Option<&str>, kill: bool) -
         say!("{} is {status}", run.label());
     }
     Ok(0)
-}
-
-fn stop(setup: &Setup, run: RunKey, kill: bool) -> Result<RunStatus, Failure> {
-    let mut session = Session::open(setup.options()?)?;
-    let stopping = session.ask(Command::Stop { key: None, run, kill }).and_then(Reply::stopping);
-    session.close()?;
-    Ok(stopping?.answer?)
 }

@@ -9,18 +9,19 @@ use cis_engine::data_dir::DataDir;
 use cis_engine::doctor::{self, Examined, State};
 use cis_engine::restore;
 use cis_engine::system::System;
-use cis_store::sqlite::PinnedSkill;
 use serde_json::{Value, json};
 
 use super::{Failure, Outcome, Setup, list};
 use crate::config::ConfigError;
+use crate::session::coordinator_of;
 use crate::term::report::warn;
 use crate::term::table::Cell;
 use crate::term::{Face, Table, Tone, reveal, text, time};
 
 /// `cis doctor`.
 pub(super) fn doctor(setup: &Setup, repair: bool) -> Outcome {
-    let examined = doctor::examine(&here(setup)?, repair)?;
+    let data_dir = here(setup)?;
+    let examined = doctor::examine(&data_dir, coordinator_of(&data_dir).as_ref(), repair)?;
     let sound = !examined.iter().any(|examined| examined.state.is_bad());
     if setup.json {
         say_json!(json!({"success": true, "sound": sound, "checks": examined}));
@@ -75,7 +76,8 @@ pub(super) fn backup(setup: &Setup, file: &Path, logs: bool) -> Outcome {
         let (runs, bytes) =
             (text::count(taken.runs as usize, "run"), text::count(taken.bytes as usize, "byte"));
         say!("Backed up {runs} to {shown} ({bytes}), and checked it");
-        for PinnedSkill { name, dag_id, revision, .. } in &taken.skills_missing {
+        for skill in &taken.skills_missing {
+            let (name, dag_id, revision) = (&skill.name, &skill.dag_id, skill.revision);
             warn(&format!(
                 "skill `{name}` of `{dag_id}` revision {revision} is not in it: `cis doctor` says more"
             ));

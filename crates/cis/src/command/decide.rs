@@ -6,28 +6,27 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use cis_api::calls::{ApproveReview, ApproveTask, ConfirmDag, RejectDag, RejectReview, RejectTask};
+use cis_api::dag::{self, DagDecided, DagDecision, DagPath, DagSummary, InScope, RevisionSummary};
+use cis_api::error::Success;
+use cis_api::review::{Review, ReviewDecided, ReviewDecision, ReviewPath};
+use cis_api::run::RunContext;
+use cis_api::task::{TaskDecided, TaskDecision, TaskPath, Verdict};
+use cis_api::{Call, Nothing, Request};
 use cis_core::error::ErrorCode;
-use cis_core::id::{ExecutionId, RunId, RunKey};
-use cis_core::review::{ReviewId, check_content_hash};
-use cis_core::run::RunStatus;
-use cis_core::source::{Clock, new_run_id};
+use cis_core::id::RunId;
+use cis_core::review::check_content_hash;
+use cis_core::revision::RevisionStatus;
 use cis_core::task::TaskStatus;
-use cis_engine::command::Command;
-use cis_engine::recovery::Recovery;
+use cis_engine::app::{Answer, App};
 use cis_engine::select;
-use cis_engine::session::Session;
-use cis_engine::system::{System, user};
-use cis_store::port::{Approve, Approved, Decide, Decided, RevisionStatus, RunRef};
-use cis_store::sqlite::reader::{DagLine, RevisionLine, RunLine};
-use cis_store::sqlite::{ReviewLine, TaskReview};
 use serde_json::{Map, Value, json};
 
 use super::find::Found;
 use super::pending::{approve_command, confirm_command, input_types};
-use super::view::View;
 use super::{Failure, Outcome, Setup, find, node, review, run};
 use crate::cli::{ApproveArgs, ConfirmArgs, DecisionArgs};
-use crate::remote::Remote;
+use crate::source::task_of;
 use crate::term::reveal;
 
 /// What is said, whatever it is about.
@@ -40,19 +39,19 @@ struct Decision {
     skill_dirs: Vec<PathBuf>,
 }
 
+impl Decision {
+    /// What the task is given: nothing, if it is refused.
+    fn given(&self, input: Map<String, Value>) -> Map<String, Value> {
+        if self.approve { input } else { Map::new() }
+    }
+}
+
 /// What was typed. A DAG is confirmed and a task is approved: the word says which of the two the caller has in mind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verb {
     Confirm,
     Approve,
     Reject,
-}
-
-/// The revision that a decision is about.
-struct Subject<'s> {
-    dag: &'s DagLine,
-    content_hash: &'s str,
-    review: Option<ReviewId>,
 }
 
 /// `cis confirm`.
@@ -97,25 +96,25 @@ fn decide(
         }
         return decide_task(setup, &what, task, scope, &decision);
     }
-    if let Some(view) = setup.view()?
-        && let Some(review) = find::find_review(&view, &what, scope)?
+    if let Some(source) = setup.source()?
+        && let Some(review) = find::find_review(&source, &what, scope)?
     {
         check_verb(verb, &review)?;
         check_same_content(&review, content_hash.as_deref())?;
-        return decide_review(setup, &view, &review, &decision);
+        return decide_review(setup, &review, &decision);
     }
     decide_dag(setup, &what, scope, content_hash.as_deref(), &decision)
 }
 
 /// Refuses the word for a task about a DAG, and the other way round: what a caller takes for one task may be all of a DAG.
-fn check_verb(verb: Verb, review: &ReviewLine) -> Result<(), Failure> {
+fn check_verb(verb: Verb, review: &Review) -> Result<(), Failure> {
     let (why, command) = match (verb, review) {
-        (Verb::Approve, ReviewLine::Dag(review)) => {
+        (Verb::Approve, Review::Dag(review)) => {
             let line = &review.line;
             let why = format!("this review is of a DAG, `{}` revision {}", line.dag_id, line.revision);
             (why, confirm_command(line.review_id))
         }
-        (Verb::Confirm, ReviewLine::Task(review)) => {
+        (Verb::Confirm, Review::Task(review)) => {
             let line = &review.line;
             let why = format!("this review is of a task, `{}` of {}", line.task_id, line.run);
             (why, approve_command(line.review_id, &line.input))
@@ -125,34 +124,73 @@ fn check_verb(verb: Verb, review: &ReviewLine) -> Result<(), Failure> {
     Err(Failure::new(ErrorCode::ValidationFailed, why).hint(format!("`{command}`")))
 }
 
-fn check_same_content(review: &ReviewLine, content_hash: Option<&str>) -> Result<(), Failure> {
+fn check_same_content(review: &Review, content_hash: Option<&str>) -> Result<(), Failure> {
     let Some(wanted) = content_hash else { return Ok(()) };
     match review {
-        ReviewLine::Dag(review) if review.line.content_hash == wanted => Ok(()),
-        ReviewLine::Dag(_) => {
+        Review::Dag(review) if review.line.content_hash == wanted => Ok(()),
+        Review::Dag(_) => {
             Err(Failure::new(ErrorCode::ContentConflict, "the review id is of other content than the hash"))
         }
-        ReviewLine::Task(_) => Err(Failure::usage("a task has no `--content-hash`")),
+        Review::Task(_) => Err(Failure::usage("a task has no `--content-hash`")),
     }
 }
 
 /// Exactly what a review id is about.
-fn decide_review(setup: &Setup, view: &View, review: &ReviewLine, decision: &Decision) -> Outcome {
-    match review {
-        ReviewLine::Dag(review) => {
-            let line = &review.line;
-            let dag = one_dag(view, line.dag_id.as_str(), line.scope.as_str())?;
-            let subject =
-                Subject { dag: &dag, content_hash: &line.content_hash, review: Some(line.review_id) };
-            decide_revision(setup, view, &subject, decision)
+fn decide_review(setup: &Setup, review: &Review, decision: &Decision) -> Outcome {
+    let (id, input, was_waiting) = match review {
+        Review::Dag(review) => {
+            refuse_input(decision)?;
+            (review.line.review_id, Map::new(), review.status == RevisionStatus::Pending)
         }
-        ReviewLine::Task(review) => decide_waiting(setup, view, review, decision),
+        Review::Task(review) => {
+            let input = typed(&review.line.input, &decision.input)?;
+            (review.line.review_id, input, review.status == TaskStatus::Waiting)
+        }
+    };
+    let is_dag = matches!(review, Review::Dag(_));
+    let body =
+        |context| ReviewDecision { input: decision.given(input), note: decision.note.clone(), context };
+    let decided = match decision.approve {
+        true => send(setup, decision, is_dag, |context| {
+            Request::<ApproveReview>::new(ReviewPath::from(id), Nothing {}, body(context))
+        })?,
+        false => send(setup, decision, is_dag, |context| {
+            Request::<RejectReview>::new(ReviewPath::from(id), Nothing {}, body(context))
+        })?,
+    };
+    match decided {
+        ReviewDecided::Dag(decided) => tell_dag(setup, decided),
+        ReviewDecided::Task(decided) => tell_task(setup, &decided, was_waiting),
     }
+    Ok(0)
 }
 
-fn one_dag(view: &View, dag_id: &str, scope: &str) -> Result<DagLine, Failure> {
-    let found = view.dag(dag_id, Some(scope))?.into_iter().next();
-    found.ok_or_else(|| Failure::new(ErrorCode::NotFound, format!("there is no DAG `{dag_id}`")))
+/// Makes the call that decides. Where a DAG is confirmed here, it is given what its tasks start with.
+fn send<C: Call>(
+    setup: &Setup,
+    decision: &Decision,
+    is_dag: bool,
+    request: impl FnOnce(Option<RunContext>) -> Request<C>,
+) -> Result<C::Response, Failure>
+where
+    App: Answer<C>,
+{
+    let mut target = setup.target(false)?;
+    let starts_here = is_dag && decision.approve && !target.is_node();
+    if starts_here {
+        run::tell_recovery(&mut target)?;
+    }
+    let context = starts_here.then(|| run::run_context(&node::context(setup, &decision.skill_dirs)));
+    let decided = target.call(&request(context));
+    target.close()?;
+    Ok(decided?)
+}
+
+fn refuse_input(decision: &Decision) -> Result<(), Failure> {
+    match decision.input.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::usage("a DAG is confirmed or rejected without `--input`")),
+    }
 }
 
 /// A DAG by its name: with a whole hash, that content; without one, what a person is shown and says yes to.
@@ -164,7 +202,7 @@ fn decide_dag(
     decision: &Decision,
 ) -> Outcome {
     let found = find::find_named(setup, name, scope)?;
-    let revisions = found.view.revisions(&found.dag)?;
+    let revisions = found.source.revisions(&found.dag)?;
     if let Some(hash) = content_hash {
         if decision.verb == Verb::Approve {
             let command = format!("cis confirm {name} --content-hash {hash}");
@@ -174,22 +212,20 @@ fn decide_dag(
         let known = known.ok_or_else(|| {
             Failure::new(ErrorCode::NotFound, format!("no revision of `{name}` has that content"))
         })?;
-        let subject = Subject { dag: &found.dag, content_hash: &known.content_hash, review: None };
-        return decide_revision(setup, &found.view, &subject, decision);
+        return decide_content(setup, &found.dag, &known.content_hash, decision);
     }
     let mut waiting = revisions.iter().filter(|revision| revision.status == RevisionStatus::Pending);
     let (pending, others) = (waiting.next(), waiting.count());
     check_is_dag(&found, pending.is_some(), decision.approve)?;
     let review = match pending.and_then(|revision| revision.review_id) {
-        Some(id) => found.view.review(id)?,
+        Some(id) => found.source.review(id)?,
         None => None,
     };
     let Some((review, revision)) = review.zip(pending) else {
         return match revisions.first() {
             // The same again is the same.
             Some(latest) if latest.status == RevisionStatus::Rejected && !decision.approve => {
-                let (dag, content_hash) = (&found.dag, latest.content_hash.as_str());
-                decide_revision(setup, &found.view, &Subject { dag, content_hash, review: None }, decision)
+                decide_content(setup, &found.dag, &latest.content_hash, decision)
             }
             latest => Err(not_pending(&found.dag, latest)),
         };
@@ -203,10 +239,10 @@ fn decide_dag(
         false if others > 0 => return Err(refuse_by_name(name, &review)),
         false => {}
     }
-    decide_review(setup, &found.view, &review, decision)
+    decide_review(setup, &review, decision)
 }
 
-fn not_pending(dag: &DagLine, latest: Option<&RevisionLine>) -> Failure {
+fn not_pending(dag: &DagSummary, latest: Option<&RevisionSummary>) -> Failure {
     let status = latest.map_or("gone", |revision| revision.status.word());
     Failure::new(
         ErrorCode::InvalidTransition,
@@ -221,7 +257,7 @@ fn not_pending(dag: &DagLine, latest: Option<&RevisionLine>) -> Failure {
 /// Without a task, a DAG that waits to be confirmed is meant. What its runs wait for is named instead.
 fn check_is_dag(found: &Found, pending: bool, approve: bool) -> Result<(), Failure> {
     let Some(run) = found.run.as_ref().filter(|_| found.named || !pending) else { return Ok(()) };
-    let waiting = found.view.tasks(run, &[TaskStatus::Waiting], 1)?;
+    let waiting = found.source.tasks(run, &[TaskStatus::Waiting], 1)?;
     if waiting.is_empty() && !found.named {
         return Ok(());
     }
@@ -232,18 +268,19 @@ fn check_is_dag(found: &Found, pending: bool, approve: bool) -> Result<(), Failu
     };
     Err(failure.hint(match task.review_id {
         Some(review) if approve => {
-            let dag = found.view.definition_of(run)?;
-            format!("`{}`", approve_command(review, &input_types(&dag.tasks[task.ix.index()])))
+            let dag = found.source.definition_of(run)?;
+            let input = task_of(&dag, run, task).map(input_types).unwrap_or_default();
+            format!("`{}`", approve_command(review, &input))
         }
         Some(review) => format!("`cis {word} {review}`"),
         None => format!("`cis {word} {} {}`", run.label(), task.task_id),
     }))
 }
 
-fn refuse_by_name(name: &str, review: &ReviewLine) -> Failure {
+fn refuse_by_name(name: &str, review: &Review) -> Failure {
     let (id, command) = match review {
-        ReviewLine::Dag(review) => (review.line.review_id, confirm_command(review.line.review_id)),
-        ReviewLine::Task(review) => {
+        Review::Dag(review) => (review.line.review_id, confirm_command(review.line.review_id)),
+        Review::Task(review) => {
             (review.line.review_id, approve_command(review.line.review_id, &review.line.input))
         }
     };
@@ -259,19 +296,19 @@ fn refuse_by_name(name: &str, review: &ReviewLine) -> Failure {
 /// and the latest run of a DAG is another one tomorrow.
 fn decide_task(setup: &Setup, name: &str, task: String, scope: Option<&str>, decision: &Decision) -> Outcome {
     let bound = name.parse::<RunId>().is_ok();
-    let (view, run) = find::find_run(setup, name, scope)?;
-    let dag = view.definition_of(&run)?;
+    let (source, run) = find::find_run(setup, name, scope)?;
+    let dag = source.definition_of(&run)?;
     let ix = select::named(&dag, &[task])?[0];
     let task = &dag.tasks[ix.index()];
     let input = typed(&input_types(task), &decision.input)?;
-    let line = view.task(&run, &dag, ix)?;
+    let line = source.task(&run, task.id.as_str())?;
     let waits = line.as_ref().is_some_and(|line| line.status == TaskStatus::Waiting);
     let is_terminal = decision.approve && review::is_interactive(setup);
     // What no longer waits is not asked about: the answer says how it stands.
     let asks = is_terminal && waits;
     if decision.approve && !bound {
         let review = line.as_ref().and_then(|line| line.review_id);
-        let Some(review) = review.map(|id| view.review(id)).transpose()?.flatten() else {
+        let Some(review) = review.map(|id| source.review(id)).transpose()?.flatten() else {
             let status = line.map_or(TaskStatus::Pending, |line| line.status);
             let why = format!("`{}` of {} waits for no decision: it is {status}", task.id, run.label());
             return Err(
@@ -282,151 +319,58 @@ fn decide_task(setup: &Setup, name: &str, task: String, scope: Option<&str>, dec
             return Err(refuse_by_name(&format!("{name} {}", task.id), &review));
         }
         if asks {
-            review::ask_approve(setup, &view, &run, &dag, task, &input)?;
+            review::ask_approve(setup, &source, &run, &dag, task, &input)?;
         }
-        return decide_review(setup, &view, &review, decision);
+        return decide_review(setup, &review, decision);
     }
     if asks {
-        review::ask_approve(setup, &view, &run, &dag, task, &input)?;
+        review::ask_approve(setup, &source, &run, &dag, task, &input)?;
     }
-    let approved = match &view {
-        View::Node(node) => {
-            let id = task.id.as_str();
-            let asks = node.task(&run, id)?.is_some_and(|task| task.status == TaskStatus::Waiting);
-            node.approve(&reference(&run), id, decision.approve, &said(decision, input), asks)?
-        }
-        View::Here(_) => {
-            let execution = ExecutionId(run.first_execution.0 + i64::from(ix.0));
-            approve_here(setup, execution, decision, input)?
-        }
+    let path = TaskPath { run: run.run_id.to_string(), task: task.id.to_string() };
+    let body = TaskDecision { input: decision.given(input), note: decision.note.clone() };
+    let decided = match decision.approve {
+        true => send(setup, decision, false, |_| Request::<ApproveTask>::new(path, Nothing {}, body))?,
+        false => send(setup, decision, false, |_| Request::<RejectTask>::new(path, Nothing {}, body))?,
     };
-    tell_task(setup, &approved);
+    tell_task(setup, &decided, waits);
     Ok(0)
 }
 
-fn reference(run: &RunLine) -> RunRef {
-    RunRef {
-        key: run.key,
-        run_id: run.run_id,
-        dag_id: run.dag_id.clone(),
-        scope: run.scope.clone(),
-        number: run.number,
-        status: run.status,
-    }
-}
-
-/// What is sent to a node.
-fn said(decision: &Decision, input: Map<String, Value>) -> Value {
-    match decision.approve {
-        true => json!({"input": input, "note": decision.note}),
-        false => json!({"note": decision.note}),
-    }
-}
-
-/// The task that a review id is about.
-fn decide_waiting(setup: &Setup, view: &View, review: &TaskReview, decision: &Decision) -> Outcome {
-    let line = &review.line;
-    let input = typed(&line.input, &decision.input)?;
-    let approved = match view {
-        View::Node(node) => {
-            let number = line.run.rsplit_once('#').and_then(|(_, number)| number.parse().ok());
-            let run = RunRef {
-                key: RunKey(0),
-                run_id: line.run_id,
-                dag_id: line.dag_id.clone(),
-                scope: line.scope.clone(),
-                number: number.unwrap_or_default(),
-                status: RunStatus::Running,
-            };
-            let asks = review.status == TaskStatus::Waiting;
-            node.approve_review(line.review_id, run, decision.approve, &said(decision, input), asks)?
+/// A revision by its content.
+fn decide_content(setup: &Setup, dag: &DagSummary, content_hash: &str, decision: &Decision) -> Outcome {
+    refuse_input(decision)?;
+    let (path, query) = (DagPath { id: dag.dag_id.to_string() }, InScope { scope: Some(dag.scope.clone()) });
+    let content_hash = Some(content_hash.to_owned());
+    let body = |context| DagDecision { content_hash, note: decision.note.clone(), context };
+    let decided = match decision.approve {
+        true => {
+            send(setup, decision, true, |context| Request::<ConfirmDag>::new(path, query, body(context)))?
         }
-        View::Here(_) => approve_here(setup, line.execution, decision, input)?,
+        false => {
+            send(setup, decision, true, |context| Request::<RejectDag>::new(path, query, body(context)))?
+        }
     };
-    tell_task(setup, &approved);
+    tell_dag(setup, decided);
     Ok(0)
 }
 
-fn approve_here(
-    setup: &Setup,
-    execution: ExecutionId,
-    decision: &Decision,
-    input: Map<String, Value>,
-) -> Result<Approved, Failure> {
-    let request = Approve {
-        key: None,
-        execution,
-        approve: decision.approve,
-        input,
-        note: decision.note.clone(),
-        by: user(),
-        // The caller here owns the data directory.
-        self_confirm: true,
-        now: System.now(),
-    };
-    let mut session = Session::open(setup.options()?)?;
-    let approved = session.ask(Command::Approve(Box::new(request))).and_then(|reply| reply.approved());
-    session.close()?;
-    Ok(approved?.answer?)
-}
-
-/// A revision, in one operation with the start of what a confirmation starts.
-fn decide_revision(setup: &Setup, view: &View, subject: &Subject<'_>, decision: &Decision) -> Outcome {
-    if !decision.input.is_empty() {
-        return Err(Failure::usage("a DAG is confirmed or rejected without `--input`"));
-    }
-    let decided = match view {
-        View::Node(node) => decide_there(node, subject, decision)?,
-        View::Here(_) => decide_here(setup, subject, decision)?,
-    };
-    match &decided.run {
-        Some(run) => run::tell_detached(setup, run, decided.tasks as usize),
+fn tell_dag(setup: &Setup, decided: DagDecided) {
+    let tasks = decided.tasks_count as usize;
+    match run::started_by(decided.clone()) {
+        Some(started) => run::tell_detached(setup, &started, tasks),
         None => tell_rejected(setup, &decided),
     }
-    Ok(0)
 }
 
-fn decide_there(node: &Remote, subject: &Subject<'_>, decision: &Decision) -> Result<Decided, Failure> {
-    let note = decision.note.as_deref();
-    Ok(match subject.review {
-        Some(review) => node.decide_review(review, decision.approve, note)?,
-        None => {
-            let DagLine { dag_id, scope, .. } = subject.dag;
-            node.decide(dag_id, scope, subject.content_hash, decision.approve, note)?
-        }
-    })
-}
-
-fn decide_here(setup: &Setup, subject: &Subject<'_>, decision: &Decision) -> Result<Decided, Failure> {
-    let request = Decide {
-        key: None,
-        scope: subject.dag.scope.clone(),
-        dag_id: subject.dag.dag_id.clone(),
-        content_hash: Some(subject.content_hash.to_owned()),
-        review: subject.review,
-        confirm: decision.approve,
-        note: decision.note.clone(),
-        by: user(),
-        // The caller here owns the data directory.
-        self_confirm: true,
-        run_id: new_run_id(&System, &System),
-        traceparent: None,
-        now: System.now(),
-    };
-    let context = Box::new(node::context(setup, &decision.skill_dirs));
-    let mut session = Session::open(setup.options()?)?;
-    if let Some(recovery) = session.recovery()?.filter(Recovery::took_up) {
-        tell!("{recovery}");
-    }
-    let decide = Command::Decide { request: Box::new(request), context };
-    let decided = session.ask(decide).and_then(|reply| reply.decided());
-    session.close()?;
-    Ok(decided?.answer?)
-}
-
-fn tell_rejected(setup: &Setup, decided: &Decided) {
-    let Decided { dag_id, revision, content_hash, decision, .. } = decided;
+fn tell_rejected(setup: &Setup, decided: &DagDecided) {
+    let DagDecided { dag_id, revision, content_hash, decided_by, decided_at, note, .. } = decided;
     if setup.json {
+        let decision = decided_by.clone().zip(*decided_at);
+        let decision = decision.map(|(decided_by, decided_at)| dag::Decision {
+            decided_by,
+            decided_at,
+            note: note.clone(),
+        });
         let told = json!({"success": true, "status": "rejected", "dag_id": dag_id, "revision": revision,
                           "content_hash": content_hash, "decision": decision});
         say_json!(told);
@@ -453,19 +397,19 @@ fn typed(types: &BTreeMap<String, String>, given: &[String]) -> Result<Map<Strin
     Ok(input)
 }
 
-fn tell_task(setup: &Setup, approved: &Approved) {
-    let Approved { approved: yes, changed, run, task_id, status, by, at, note, outputs } = approved;
-    let (word, label) =
-        (if *yes { "approved" } else { "rejected" }, format!("{}#{}", run.dag_id, run.number));
+/// `changed`: it waited for this decision, and was not decided about before.
+fn tell_task(setup: &Setup, decided: &TaskDecided, changed: bool) {
+    let TaskDecided { status, run, task_id, decided_by, .. } = decided;
+    let word = match status {
+        Verdict::Approved => "approved",
+        Verdict::Rejected => "rejected",
+    };
     if setup.json {
-        let told = json!({"success": true, "status": word, "run": label, "run_id": run.run_id, "task_id": task_id,
-                          "task_status": status, "decided_by": by, "decided_at": at, "note": note,
-                          "outputs": outputs});
-        say_json!(told);
-    } else if *changed {
-        say!("{label} {task_id} is {word}");
+        say_json!(json!(Success::new(decided)));
+    } else if changed {
+        say!("{run} {task_id} is {word}");
     } else {
-        say!("{label} {task_id} was {word} already, by {}", reveal(by));
+        say!("{run} {task_id} was {word} already, by {}", reveal(decided_by));
     }
 }
 

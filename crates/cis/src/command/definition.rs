@@ -5,14 +5,17 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cis_api::definition::DefinitionBody;
 use cis_core::dag::parse::{Defaults, Format, parse};
 use cis_core::dag::plan::Plan;
 use cis_core::dag::{Dag, Problem, canonical};
 use cis_core::error::ErrorCode;
 use cis_engine::coordinator::Options;
 use cis_engine::skill::{self, KeptLock, SkillPath};
+use serde_json::json;
 
 use super::{Failure, Setup};
+use crate::document;
 use crate::project;
 use crate::term::{Report, text};
 
@@ -61,11 +64,43 @@ pub(super) fn load(setup: &Setup, file: &Path, skill_dirs: &[PathBuf]) -> Result
 }
 
 impl Loaded {
+    /// As the coordinator of the data directory is told, its skills kept: the one in this process takes it as it is.
+    pub(super) fn body(&self, new_revision: bool) -> DefinitionBody {
+        DefinitionBody::Parsed {
+            dag: self.dag.clone(),
+            content_hash: self.content_hash.clone(),
+            new_revision,
+            write: write_pinned,
+        }
+    }
+
     /// Keeps its skills as they were pinned. They stay while the lock is held, and after that for as long as a revision
     /// needs them: hold it until this one is published.
     pub(super) fn keep_skills(&self, options: &Options) -> Result<Option<KeptLock>, Failure> {
         let path = SkillPath::new(self.skill_dirs.clone());
         Ok(skill::keep(&self.dag, &path, &options.data_dir, options.durability)?)
+    }
+}
+
+/// A definition with the hashes of its skills, which are kept already.
+fn write_pinned(dag: &Dag, new_revision: bool) -> Vec<u8> {
+    // What was parsed has a text. Without one, what is left is refused as no definition.
+    let mut text = document::to_value(dag).unwrap_or_default();
+    (text["revision"], text["skills"]) = (new_revision.into(), json!(dag.skills));
+    text.to_string().into_bytes()
+}
+
+impl Checked {
+    /// Says what is worth knowing about it although it is fine.
+    pub(super) fn warn(&self) {
+        self.warnings.iter().for_each(|warning| crate::term::report::warn(&warning.to_string()));
+    }
+
+    /// As a node is told: it finds and pins the skills itself.
+    pub(super) fn body(&self, new_revision: bool) -> Result<DefinitionBody, Failure> {
+        let mut text = document::to_value(&self.dag)?;
+        text["revision"] = new_revision.into();
+        Ok(DefinitionBody::Text(text.to_string().into_bytes()))
     }
 }
 

@@ -64,7 +64,7 @@ impl How {
 /// `cis dag diff`.
 pub(super) fn diff(setup: &Setup, id: &str, scope: Option<&str>, numbers: &[i64]) -> Outcome {
     let found = find::find(setup, id, scope)?;
-    let revisions = found.view.revisions(&found.dag)?;
+    let revisions = found.source.revisions(&found.dag)?;
     let (before, after) = match numbers {
         [from, to] => {
             (revision::pick(&revisions, Some(*from), id)?, revision::pick(&revisions, Some(*to), id)?)

@@ -3,15 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cis_api::run::RunSummary;
 use cis_core::dag::{Dag, Kind, Task};
 use cis_core::template::is_template;
 use cis_engine::select;
 use cis_engine::skill::{KeptSkills, SkillPath};
-use cis_store::sqlite::reader::RunLine;
 use serde_json::{Value, json};
 
 use super::find::Found;
-use super::view::View;
 use super::{Failure, Outcome, Setup, definition, fields, find, revision};
 use crate::term::Sheet;
 
@@ -48,11 +47,14 @@ pub(super) fn explain(
     } else {
         let found = find::find(setup, target, scope)?;
         let run = found.run.as_ref().filter(|_| found.named);
-        let dag = Arc::new(run.map_or_else(|| found.meant(), |run| found.view.definition_of(run))?);
+        let dag = Arc::new(match run {
+            Some(run) => found.source.definition_of(run)?,
+            None => found.meant()?,
+        });
         let ix = pick(&dag)?;
-        let place = Place::of_known(setup, &found, run, &dag, ix);
+        let place = Place::of_known(setup, &found, run, &dag, ix)?;
         // A node finds its own.
-        let here = matches!(found.view, View::Here(_)).then(|| setup.skill_dirs(skill_dirs, &here));
+        let here = found.source.is_here().then(|| setup.skill_dirs(skill_dirs, &here));
         (dag, ix, here.map(SkillPath::new), place)
     };
     let task = &dag.tasks[ix];
@@ -92,15 +94,21 @@ impl Place {
     }
 
     /// Of a published DAG: the run's own directory at the node, unless it is a run that its caller started with `cis run`.
-    fn of_known(setup: &Setup, found: &Found, run: Option<&RunLine>, dag: &Dag, ix: usize) -> Self {
+    fn of_known(
+        setup: &Setup,
+        found: &Found,
+        run: Option<&RunSummary>,
+        dag: &Dag,
+        ix: usize,
+    ) -> Result<Self, Failure> {
         let task = &dag.tasks[ix];
-        match run {
+        Ok(match run {
             Some(run) if !run.at_node => {
-                Self::caller(revision::task_directory(setup, &found.view, run, dag, task), dag, ix)
+                Self::caller(revision::task_directory(setup, &found.source, run, dag, task)?, dag, ix)
             }
             _ => {
                 let name = run.map(|run| run.run_id.to_string());
-                let base = revision::node_directory(setup, &found.view, name.as_deref());
+                let base = revision::node_directory(setup, &found.source, name.as_deref());
                 let from = if run.is_some() {
                     "the run's own"
                 } else {
@@ -112,7 +120,7 @@ impl Place {
                     inherits: "as the node passes them on",
                 }
             }
-        }
+        })
     }
 }
 

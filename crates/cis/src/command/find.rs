@@ -1,24 +1,28 @@
 //! From what people type (`backup`, `backup#42`, a run id, a review id) to what the store has.
 
+use cis_api::dag::DagSummary;
+use cis_api::review::Review;
+use cis_api::run::RunSummary;
 use cis_core::dag::Dag;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{Revision, RunId};
 use cis_core::review::ReviewId;
 use cis_engine::select::nearest;
-use cis_store::sqlite::ReviewLine;
-use cis_store::sqlite::reader::{DagLine, RunLine};
 use serde_json::json;
 
-use super::view::View;
 use super::{Failure, Setup};
 use crate::project;
+use crate::source::Source;
+
+/// Names among which a mistyped one is looked for.
+const NAMES_SHOWN: usize = 1_000;
 
 /// A DAG, and the run of it that was meant: the named one, else the latest.
 #[derive(Debug)]
 pub(super) struct Found {
-    pub(super) view: View,
-    pub(super) dag: DagLine,
-    pub(super) run: Option<RunLine>,
+    pub(super) source: Source,
+    pub(super) dag: DagSummary,
+    pub(super) run: Option<RunSummary>,
     /// Was a run named?
     pub(super) named: bool,
     /// The revision that was named, by its review.
@@ -28,40 +32,40 @@ pub(super) struct Found {
 impl Found {
     /// The revision that was named, else the latest one, in full.
     pub(super) fn meant(&self) -> Result<Dag, Failure> {
-        let revisions = self.view.revisions(&self.dag)?;
+        let revisions = self.source.revisions(&self.dag)?;
         let meant =
             revisions.into_iter().find(|line| self.revision.is_none_or(|named| line.revision == named));
         let meant = meant.ok_or_else(|| Failure::new(ErrorCode::Internal, "a DAG without a revision"))?;
-        self.view.definition(&self.dag, &meant)
+        Ok(self.source.definition(&self.dag.dag_id, &self.dag.scope, &meant.content_hash)?)
     }
 }
 
 /// Finds what `name` means to a command that only looks: with a review id, exactly what the review is about.
 pub(super) fn find(setup: &Setup, name: &str, scope: Option<&str>) -> Result<Found, Failure> {
-    let Some(view) = setup.view()? else { return Err(unknown(name, &[])) };
-    match find_review(&view, name, scope)? {
-        Some(review) => reviewed(view, &review),
+    let Some(source) = setup.source()? else { return Err(unknown(name, &[])) };
+    match find_review(&source, name, scope)? {
+        Some(review) => reviewed(source, &review),
         None => find_named(setup, name, scope),
     }
 }
 
 /// The review with this id. Where a DAG has the same name, which versions before this one took, neither is meant.
 pub(super) fn find_review(
-    view: &View,
+    source: &Source,
     name: &str,
     scope: Option<&str>,
-) -> Result<Option<ReviewLine>, Failure> {
+) -> Result<Option<Review>, Failure> {
     let Ok(id) = name.parse::<ReviewId>() else { return Ok(None) };
-    let is_dag = !view.dag(name, scope)?.is_empty();
-    match view.review(id)? {
+    let is_dag = !source.dags_named(name, scope)?.is_empty();
+    match source.review(id)? {
         Some(review) if is_dag => {
             Err(Failure::new(ErrorCode::Ambiguous, format!("`{name}` is a review id and the name of a DAG"))
                 .hint(match &review {
-                    ReviewLine::Dag(review) => {
+                    Review::Dag(review) => {
                         let line = &review.line;
                         format!("the review is of revision {} of `{}`: name that", line.revision, line.dag_id)
                     }
-                    ReviewLine::Task(review) => {
+                    Review::Task(review) => {
                         format!(
                             "the review is of `{} {}`: name that",
                             review.line.run_id, review.line.task_id
@@ -75,28 +79,28 @@ pub(super) fn find_review(
     }
 }
 
-fn reviewed(view: View, review: &ReviewLine) -> Result<Found, Failure> {
+fn reviewed(source: Source, review: &Review) -> Result<Found, Failure> {
     let (dag_id, run_id) = match review {
-        ReviewLine::Dag(review) => (&review.line.dag_id, None),
-        ReviewLine::Task(review) => (&review.line.dag_id, Some(review.line.run_id)),
+        Review::Dag(review) => (&review.line.dag_id, None),
+        Review::Task(review) => (&review.line.dag_id, Some(review.line.run_id)),
     };
-    let dag = view.dag(dag_id.as_str(), Some(review.scope().as_str()))?.into_iter().next();
+    let dag = source.dags_named(dag_id.as_str(), Some(review.scope().as_str()))?.into_iter().next();
     let dag = dag.ok_or_else(|| unknown(dag_id.as_str(), &[]))?;
-    let run = run_id.map(|id| view.run_by_id(id)).transpose()?.flatten();
+    let run = run_id.map(|id| source.run_by_id(id)).transpose()?.flatten();
     let revision = match review {
-        ReviewLine::Dag(review) => Some(review.line.revision),
-        ReviewLine::Task(_) => run.as_ref().map(|run| run.revision),
+        Review::Dag(review) => Some(review.line.revision),
+        Review::Task(_) => run.as_ref().map(|run| run.revision),
     };
-    Ok(Found { view, dag, named: run.is_some(), run, revision })
+    Ok(Found { source, dag, named: run.is_some(), run, revision })
 }
 
 /// Finds the DAG or the run that `name` names.
 pub(super) fn find_named(setup: &Setup, name: &str, scope: Option<&str>) -> Result<Found, Failure> {
-    let Some(view) = setup.view()? else { return Err(unknown(name, &[])) };
+    let Some(source) = setup.source()? else { return Err(unknown(name, &[])) };
     if let Ok(run_id) = name.parse::<RunId>() {
-        let run = view.run_by_id(run_id)?.ok_or_else(|| no_run(name))?;
-        let dag = one_dag(setup, &view, run.dag_id.as_str(), Some(run.scope.as_str()))?;
-        return Ok(Found { view, dag, run: Some(run), named: true, revision: None });
+        let run = source.run_by_id(run_id)?.ok_or_else(|| no_run(name))?;
+        let dag = one_dag(setup, &source, run.dag_id.as_str(), Some(run.scope.as_str()))?;
+        return Ok(Found { source, dag, run: Some(run), named: true, revision: None });
     }
     let (dag_id, number) = match name.rsplit_once('#') {
         Some((dag_id, number)) => {
@@ -106,19 +110,25 @@ pub(super) fn find_named(setup: &Setup, name: &str, scope: Option<&str>) -> Resu
         }
         None => (name, None),
     };
-    let dag = one_dag(setup, &view, dag_id, scope)?;
+    let dag = one_dag(setup, &source, dag_id, scope)?;
     let run = match number.or(dag.latest_run) {
-        Some(number) => Some(view.run_by_number(&dag, number)?.ok_or_else(|| no_run(name))?),
+        Some(number) => {
+            Some(source.run_by_number(&dag.dag_id, &dag.scope, number)?.ok_or_else(|| no_run(name))?)
+        }
         None => None,
     };
-    Ok(Found { view, dag, run, named: number.is_some(), revision: None })
+    Ok(Found { source, dag, run, named: number.is_some(), revision: None })
 }
 
 /// Finds a run; a DAG that never ran is no match.
-pub(super) fn find_run(setup: &Setup, name: &str, scope: Option<&str>) -> Result<(View, RunLine), Failure> {
+pub(super) fn find_run(
+    setup: &Setup,
+    name: &str,
+    scope: Option<&str>,
+) -> Result<(Source, RunSummary), Failure> {
     let found = find_named(setup, name, scope)?;
     match found.run {
-        Some(run) => Ok((found.view, run)),
+        Some(run) => Ok((found.source, run)),
         None if found.dag.runs > 0 => {
             Err(Failure::new(ErrorCode::Gone, format!("every run of `{name}` was pruned"))
                 .hint(format!("`cis run {name}` runs it again")))
@@ -133,8 +143,8 @@ pub(super) fn find_run(setup: &Setup, name: &str, scope: Option<&str>) -> Result
 }
 
 /// The one DAG of this name: in `scope`, else in this project's, else the only one there is.
-fn one_dag(setup: &Setup, view: &View, dag_id: &str, scope: Option<&str>) -> Result<DagLine, Failure> {
-    let mut dags = view.dag(dag_id, scope)?;
+fn one_dag(setup: &Setup, source: &Source, dag_id: &str, scope: Option<&str>) -> Result<DagSummary, Failure> {
+    let mut dags = source.dags_named(dag_id, scope)?;
     if dags.len() > 1 {
         let here = std::env::current_dir().unwrap_or_default();
         let own = project::root(&here, &setup.config.home.value).map(|root| project::scope(&root));
@@ -144,7 +154,7 @@ fn one_dag(setup: &Setup, view: &View, dag_id: &str, scope: Option<&str>) -> Res
         }
     }
     match dags.len() {
-        0 => Err(unknown(dag_id, &view.dag_ids()?)),
+        0 => Err(unknown(dag_id, &source.dag_ids(NAMES_SHOWN)?)),
         1 => Ok(dags.remove(0)),
         _ => {
             let scopes: Vec<&str> = dags.iter().map(|dag| dag.scope.as_str()).collect();

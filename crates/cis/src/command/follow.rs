@@ -2,33 +2,33 @@
 //! cancels it, a second one kills.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use cis_api::calls::CancelRun;
+use cis_api::log::LogQuery;
+use cis_api::run::{CancelBody, RunStarted, RunSummary};
+use cis_api::task::TaskSummary;
+use cis_api::{Nothing, Request};
 use cis_core::dag::Dag;
 use cis_core::error::ErrorCode;
 use cis_core::run::RunStatus;
 use cis_core::source::Clock;
 use cis_core::task::TaskStatus;
-use cis_engine::command::Command;
-use cis_engine::session::Session;
 use cis_engine::system::System;
 use cis_runner::log::{self, Entry};
-use cis_store::port::RunRef;
-use cis_store::sqlite::Reader;
-use cis_store::sqlite::reader::{RunLine, TaskLine};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::notes::in_words;
-use super::view::View;
 use super::watch::Watch;
 use super::{Failure, Outcome, Setup};
-use crate::config::{Setting, Source};
+use crate::config::{self, Setting};
 use crate::live::{self, Plain, Screen};
-use crate::remote::Remote;
+use crate::source::{Source, follow_logs};
+use crate::target::Target;
 use crate::term::face::{BOLD, DIM, paint};
 use crate::term::visible::escape_json;
 use crate::term::{Face, Size, clean, reveal, text};
@@ -61,71 +61,6 @@ pub(super) struct Interrupts {
     woken: mpsc::Receiver<Wake>,
 }
 
-/// Whoever a run is asked of.
-pub(super) enum Hand {
-    /// A coordinator of this data directory.
-    Here(Box<Session>),
-    Node(Remote),
-}
-
-impl Hand {
-    /// The run, and where it is looked at.
-    fn look(&self, setup: &Setup, run: &RunRef) -> Result<(View, RunLine), Failure> {
-        let (view, line) = match self {
-            Self::Here(_) => {
-                let reader = Reader::open(&setup.data_dir().database())?;
-                let line = reader.run(run.key)?;
-                (View::Here(Box::new(reader)), line)
-            }
-            Self::Node(node) => {
-                (View::Node(node.clone()), node.run_by_number(&run.dag_id, &run.scope, run.number)?)
-            }
-        };
-        let line = line.ok_or_else(|| Failure::new(ErrorCode::Internal, "the run is not in the store"))?;
-        Ok((view, line))
-    }
-
-    /// Asks to be woken by what happens; a node is listened to anyway.
-    fn subscribe(&self, wake: &mpsc::Sender<Wake>) -> Result<(), Failure> {
-        let Self::Here(session) = self else { return Ok(()) };
-        let wake = wake.clone();
-        Ok(session.follow(move |alive| wake.send(if alive { Wake::Changed } else { Wake::Lost }).is_ok())?)
-    }
-
-    fn reopen(&mut self) -> Result<(), Failure> {
-        match self {
-            Self::Here(session) => Ok(session.reopen()?),
-            Self::Node(_) => Ok(()),
-        }
-    }
-
-    /// Why nothing is started at present, if it is for the runner.
-    fn silence(&mut self) -> Result<Option<String>, Failure> {
-        let Self::Here(session) = self else { return Ok(None) };
-        let silent = session.ask(Command::Hello)?.hello()?.runner;
-        Ok(silent.map(|refusal| format!("waiting: {}", in_words(&refusal))))
-    }
-
-    fn stop(&mut self, run: &RunRef, kill: bool) -> Result<(), Failure> {
-        match self {
-            Self::Here(session) => {
-                session.ask(Command::Stop { key: None, run: run.key, kill })?.stopping()?;
-            }
-            Self::Node(node) => {
-                node.stop(run.run_id, kill)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn close(self) -> Result<(), Failure> {
-        match self {
-            Self::Here(session) => Ok(session.close()?),
-            Self::Node(_) => Ok(()),
-        }
-    }
-}
-
 /// How the run is shown.
 enum Show {
     Live(Box<Screen<std::io::Stderr>>),
@@ -133,20 +68,25 @@ enum Show {
     Json(std::io::BufWriter<std::io::Stdout>),
 }
 
-/// Follows `run` to its end; the exit code tells how it ended. `skill_dirs` are those that were named for it.
+/// Follows the run that `target` has started to its end; the exit code tells how it ended. `skill_dirs` are those that were
+/// named for it.
 pub(super) fn follow(
     setup: &Setup,
-    mut hand: Hand,
-    run: &RunRef,
+    mut target: Target,
+    run: &RunStarted,
     dag: Arc<Dag>,
     skill_dirs: &[PathBuf],
     interrupts: Interrupts,
 ) -> Outcome {
-    let (view, line) = hand.look(setup, run)?;
-    let mut watch = Watch::new(view, line, dag, setup.data_dir())?;
-    let mut show = Show::new(setup.json, watch.is_here());
+    let source = match &target {
+        Target::Node(client) => Some(Source::Node(client.clone())),
+        Target::Here(_) => setup.source()?,
+    };
+    let source = source.ok_or_else(|| Failure::new(ErrorCode::Internal, "there is no store"))?;
+    let mut watch = Watch::new(source.clone(), started(&source, run)?, dag)?;
+    let mut show = Show::new(setup.json, source.is_here());
     let Interrupts { wake, woken } = interrupts;
-    hand.subscribe(&wake)?;
+    subscribe(&target, &wake)?;
     let (mut interrupts, mut quiet, mut silent) = (0, 0, false);
     loop {
         show.tell(&mut watch)?;
@@ -158,7 +98,7 @@ pub(super) fn follow(
             Err(RecvTimeoutError::Timeout) => {
                 quiet += 1;
                 if quiet % QUIET_REDRAWS == 0 {
-                    let told = hand.silence()?;
+                    let told = silence(&mut target)?;
                     if let Some(words) = told.as_ref().filter(|_| !silent) {
                         show.note(words)?;
                     }
@@ -166,8 +106,8 @@ pub(super) fn follow(
                 }
             }
             Ok(Wake::Lost) => {
-                hand.reopen()?;
-                hand.subscribe(&wake)?;
+                target.reopen()?;
+                subscribe(&target, &wake)?;
             }
             Ok(Wake::Interrupted) => {
                 interrupts += 1;
@@ -176,19 +116,42 @@ pub(super) fn follow(
                 } else {
                     "killing"
                 })?;
-                hand.stop(run, interrupts > 1)?;
+                let body = CancelBody { kill: interrupts > 1 };
+                target.call(&Request::<CancelRun>::new(run.run_id.into(), Nothing {}, body))?;
             }
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     show.finish(&mut watch)?;
     tell_ending(setup, &watch, skill_dirs)?;
-    hand.close()?;
+    target.close()?;
     Ok(match watch.run.status {
         RunStatus::Completed => 0,
         _ if interrupts > 0 => 130,
         _ => 1,
     })
+}
+
+/// The run that has just started.
+fn started(source: &Source, run: &RunStarted) -> Result<RunSummary, Failure> {
+    if let Some(local) = source.local_run(run.run_id)? {
+        return Ok(local.summary().clone());
+    }
+    let found = source.run_by_number(&run.dag_id, &run.scope, run.number)?;
+    found.ok_or_else(|| Failure::new(ErrorCode::NotFound, "the run is gone"))
+}
+
+/// Asks to be woken by what happens; a node is listened to anyway.
+fn subscribe(target: &Target, wake: &mpsc::Sender<Wake>) -> Result<(), Failure> {
+    let Target::Here(session) = target else { return Ok(()) };
+    let wake = wake.clone();
+    Ok(session.follow(move |alive| wake.send(if alive { Wake::Changed } else { Wake::Lost }).is_ok())?)
+}
+
+/// Why nothing is started at present, if it is for the runner.
+fn silence(target: &mut Target) -> Result<Option<String>, Failure> {
+    let silent = target.coordinator()?.and_then(|coordinator| coordinator.runner);
+    Ok(silent.map(|refusal| format!("waiting: {}", in_words(&refusal))))
 }
 
 impl Interrupts {
@@ -300,7 +263,7 @@ pub(super) fn tell_ending(setup: &Setup, watch: &Watch, skill_dirs: &[PathBuf]) 
         say_json!(told);
         return Ok(());
     }
-    let failed = watch.view.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], 1_000)?;
+    let failed = watch.source.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], 1_000)?;
     for task in failed.iter().take(FAILURES_SHOWN) {
         tell_failure(watch, task);
     }
@@ -335,11 +298,10 @@ fn counts(watch: &Watch) -> String {
     told.join(", ")
 }
 
-fn tell_failure(watch: &Watch, task: &TaskLine) {
-    let title = watch.dag.tasks[task.ix.index()].title();
+fn tell_failure(watch: &Watch, task: &TaskSummary) {
     let face = Face::from(task.status);
     let why = task.cause.as_deref().unwrap_or(face.word);
-    let rule = format!("{} {}: {}", face.mark(), reveal(title), reveal(why));
+    let rule = format!("{} {}: {}", face.mark(), reveal(watch.title(task)), reveal(why));
     tell!("\n{rule}");
     for line in last_lines(watch, task) {
         tell!("  {} {}", paint(DIM, "│"), clean(&line));
@@ -348,20 +310,25 @@ fn tell_failure(watch: &Watch, task: &TaskLine) {
 }
 
 /// The last lines a task printed, both streams as they came.
-fn last_lines(watch: &Watch, task: &TaskLine) -> Vec<String> {
-    let View::Node(node) = &watch.view else { return last_lines_here(watch, task) };
-    let (mut lines, tail) = (Vec::new(), LAST_LINES.to_string());
+fn last_lines(watch: &Watch, task: &TaskSummary) -> Vec<String> {
+    let client = match (watch.local(), &watch.source) {
+        (Some(local), _) => return last_lines_of(&local.log(task)),
+        (None, Source::Node(client)) => client,
+        (None, Source::Here(_)) => return Vec::new(),
+    };
+    let mut lines = Vec::new();
+    let query = LogQuery { task: Some(task.task_id.clone()), tail: Some(LAST_LINES), ..LogQuery::default() };
     // What cannot be read is not shown, here as there.
-    let _ = node.logs(&watch.run, &[("task", task.task_id.as_str()), ("tail", &tail)], |line| {
-        lines.push(line.text.clone());
+    let _ = follow_logs(client, watch.run.run_id, query, |line| {
+        lines.push(line.text);
         true
     });
     lines
 }
 
-fn last_lines_here(watch: &Watch, task: &TaskLine) -> Vec<String> {
+fn last_lines_of(log: &Path) -> Vec<String> {
     let mut bytes = Vec::new();
-    if let Ok(entries) = log::read(&watch.log(task)) {
+    if let Ok(entries) = log::read(log) {
         for entry in entries.flatten() {
             if let Entry::Record(record) = entry {
                 bytes.extend_from_slice(&record.bytes);
@@ -381,7 +348,7 @@ fn last_lines_here(watch: &Watch, task: &TaskLine) -> Vec<String> {
 fn tell_remedy(
     setup: &Setup,
     watch: &Watch,
-    failed: &[TaskLine],
+    failed: &[TaskSummary],
     skill_dirs: &[PathBuf],
 ) -> Result<(), Failure> {
     let run = &watch.run;
@@ -389,10 +356,10 @@ fn tell_remedy(
         return Ok(());
     }
     let mut place = String::new();
-    if let Setting { value, source: Source::Flag(flag) } = &setup.config.data_dir {
+    if let Setting { value, source: config::Source::Flag(flag) } = &setup.config.data_dir {
         place = format!(" {flag} {}", text::quoted(&value.to_string_lossy()));
     }
-    if watch.view.dag(run.dag_id.as_str(), None)?.len() > 1 {
+    if watch.source.dags_named(run.dag_id.as_str(), None)?.len() > 1 {
         place += &format!(" --scope {}", run.scope);
     }
     let mut skills = String::new();
@@ -401,7 +368,7 @@ fn tell_remedy(
     }
     let label = run.label();
     match (run.status, failed) {
-        (RunStatus::Failed, [TaskLine { task_id, .. }]) => {
+        (RunStatus::Failed, [TaskSummary { task_id, .. }]) => {
             let typed = typed("cis dag retry", &format!("{place}{skills}"), &[&label, task_id]);
             tell!("hint: `{typed}` tries it again");
         }
@@ -410,7 +377,7 @@ fn tell_remedy(
             tell!("hint: `{typed}` runs what is left");
         }
     }
-    if let [TaskLine { task_id, .. }, ..] = failed {
+    if let [TaskSummary { task_id, .. }, ..] = failed {
         let typed = typed(
             "cis logs",
             &format!(" --task{}{task_id}{place}", if task_id.starts_with('-') { "=" } else { " " }),

@@ -49,8 +49,8 @@ pub(super) fn graph(setup: &Setup, target: &str, format: GraphFormat, scope: Opt
         let found = find::find(setup, target, scope)?;
         match &found.run {
             Some(run) => {
-                let states = found.view.statuses(run)?;
-                (Arc::new(found.view.definition_of(run)?), Some(states))
+                let states = found.source.statuses(run)?;
+                (Arc::new(found.source.definition_of(run)?), Some(states))
             }
             None => (Arc::new(found.meant()?), None),
         }

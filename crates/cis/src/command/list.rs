@@ -1,10 +1,10 @@
 //! `cis dag list` and `cis dag runs`.
 
 use cis_core::error::ErrorCode;
+use cis_core::revision::RevisionStatus;
 use cis_core::run::RunStatus;
 use cis_core::source::Clock;
 use cis_engine::system::System;
-use cis_store::port::RevisionStatus;
 use serde_json::json;
 
 use super::{Failure, Outcome, Setup, find};
@@ -24,8 +24,8 @@ pub(super) fn dags(setup: &Setup, status: Option<&str>, scope: Option<&str>, lim
         return Err(Failure::new(ErrorCode::ValidationFailed, format!("there is no status `{word}`"))
             .hint(format!("one of {}", words.join(", "))));
     }
-    let (shown, more) = match setup.view()? {
-        Some(view) => view.dags(status, scope, limit)?,
+    let (shown, more) = match setup.source()? {
+        Some(source) => source.dags(status, scope, limit)?,
         None => (Vec::new(), false),
     };
     if setup.json {
@@ -61,10 +61,10 @@ pub(super) fn runs(setup: &Setup, id: Option<&str>, scope: Option<&str>, limit: 
     let (shown, more) = match id {
         Some(id) => {
             let found = find::find_named(setup, id, scope)?;
-            found.view.runs(Some(&found.dag), limit)?
+            found.source.runs(Some(&found.dag), limit)?
         }
-        None => match setup.view()? {
-            Some(view) => view.runs(None, limit)?,
+        None => match setup.source()? {
+            Some(source) => source.runs(None, limit)?,
             None => (Vec::new(), false),
         },
     };

@@ -3,18 +3,18 @@
 use std::io::Write;
 use std::time::Duration;
 
-use cis_core::error::ErrorCode;
+use cis_api::log::{LogLine, LogQuery, LogStream};
+use cis_api::run::RunSummary;
+use cis_client::Client;
+use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunId;
-use cis_engine::logs::{Line, Lines, Next, Wanted};
-use cis_store::sqlite::Reader;
-use cis_store::sqlite::reader::RunLine;
+use cis_engine::logs::{Next, Wanted};
 use regex_lite::Regex;
 use serde_json::json;
 
-use super::view::View;
 use super::{Failure, Outcome, Setup, find};
 use crate::cli::LogsArgs;
-use crate::remote::Remote;
+use crate::source::{LocalRun, Source, follow_logs};
 use crate::term::clean;
 use crate::term::face::{DIM, paint};
 use crate::term::visible::escape_json;
@@ -33,7 +33,7 @@ struct Printer {
 
 /// `cis dag logs`.
 pub(super) fn logs(setup: &Setup, args: &LogsArgs) -> Outcome {
-    let (view, run) = find_run(setup, args)?;
+    let (source, run) = find_run(setup, args)?;
     let grep = args.grep.as_deref().map(Regex::new).transpose();
     let grep = grep.map_err(|e| Failure::usage(format!("`--grep`: {e}")))?;
     let mut printer = Printer {
@@ -42,13 +42,9 @@ pub(super) fn logs(setup: &Setup, args: &LogsArgs) -> Outcome {
         grep,
         out: std::io::BufWriter::new(anstream::stdout()),
     };
-    let printed = match &view {
-        View::Here(reader) => {
-            let (tasks, attempt, follow) = (args.task.clone(), args.attempt, args.follow);
-            let wanted = Wanted { tasks, attempt, follow, ..Wanted::default() };
-            print(reader, Lines::open(reader, setup.data_dir(), run, wanted)?, &mut printer)
-        }
-        View::Node(node) => print_from(node, &run, args, &mut printer),
+    let printed = match &source {
+        Source::Here(here) => print(&LocalRun::open(here, run.run_id)?, args, &mut printer),
+        Source::Node(client) => print_from(client, run.run_id, args, &mut printer),
     };
     match printed {
         Err(Trouble::Write(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),
@@ -59,10 +55,12 @@ pub(super) fn logs(setup: &Setup, args: &LogsArgs) -> Outcome {
 }
 
 /// Prints what there is, and what comes if that is wanted.
-fn print(reader: &Reader, mut lines: Lines, printer: &mut Printer) -> Result<(), Trouble> {
+fn print(run: &LocalRun, args: &LogsArgs, printer: &mut Printer) -> Result<(), Trouble> {
+    let (tasks, attempt, follow) = (args.task.clone(), args.attempt, args.follow);
+    let mut lines = run.logs(Wanted { tasks, attempt, follow, ..Wanted::default() })?;
     let (_never, pause) = std::sync::mpsc::channel::<()>();
     loop {
-        match lines.next(reader).map_err(|refusal| Trouble::Other(refusal.into()))? {
+        match lines.next()? {
             Next::Lines(lines) => lines.iter().try_for_each(|line| printer.line(line))?,
             Next::Quiet => {
                 printer.out.flush()?;
@@ -74,28 +72,29 @@ fn print(reader: &Reader, mut lines: Lines, printer: &mut Printer) -> Result<(),
 }
 
 /// The same from a node, which tells of one task at a time, or of all.
-fn print_from(node: &Remote, run: &RunLine, args: &LogsArgs, printer: &mut Printer) -> Result<(), Trouble> {
+fn print_from(client: &Client, run: RunId, args: &LogsArgs, printer: &mut Printer) -> Result<(), Trouble> {
     if args.follow && args.task.len() > 1 {
         let why = "a node lets one task be followed at a time, or all: one `--task`, or none";
         return Err(Trouble::Other(Failure::usage(why)));
     }
-    let all = [String::new()];
-    let tasks = if args.task.is_empty() { &all } else { args.task.as_slice() };
-    let attempt = args.attempt.map(|attempt| attempt.to_string()).unwrap_or_default();
-    let follow = if args.follow { "true" } else { "" };
+    let tasks: Vec<Option<&String>> = match args.task.as_slice() {
+        [] => vec![None],
+        named => named.iter().map(Some).collect(),
+    };
     for task in tasks {
         let mut written = Ok(());
-        let query = [("task", task.as_str()), ("attempt", &attempt), ("follow", follow)];
-        let heard = node.logs(run, &query, |line| {
-            written = printer.line(line);
-            // What comes while it is followed is for whoever looks right now.
+        let (task, attempt, follow) = (task.cloned(), args.attempt, args.follow);
+        let query = LogQuery { task, attempt, follow, ..LogQuery::default() };
+        let heard = follow_logs(client, run, query, |line| {
+            written = printer.line(&line);
+            // What comes while it is followed is to be seen right now.
             if written.is_ok() && args.follow {
                 written = printer.out.flush();
             }
             written.is_ok()
         });
         written?;
-        heard.map_err(|refusal| Trouble::Other(refusal.into()))?;
+        heard?;
     }
     Ok(printer.out.flush()?)
 }
@@ -112,7 +111,13 @@ impl From<std::io::Error> for Trouble {
     }
 }
 
-fn find_run(setup: &Setup, args: &LogsArgs) -> Result<(View, RunLine), Failure> {
+impl From<Refusal> for Trouble {
+    fn from(refusal: Refusal) -> Self {
+        Self::Other(refusal.into())
+    }
+}
+
+fn find_run(setup: &Setup, args: &LogsArgs) -> Result<(Source, RunSummary), Failure> {
     let scope = args.scope.scope.as_deref();
     match &args.run {
         None => find::find_run(setup, &args.id, scope),
@@ -125,25 +130,23 @@ fn find_run(setup: &Setup, args: &LogsArgs) -> Result<(View, RunLine), Failure> 
 }
 
 impl Printer {
-    fn line(&mut self, line: &Line) -> std::io::Result<()> {
-        let Line { task_id, attempt, stream, at, text } = line;
+    fn line(&mut self, line: &LogLine) -> std::io::Result<()> {
+        let LogLine { task_id, stream, text, .. } = line;
         if self.grep.as_ref().is_some_and(|grep| !grep.is_match(text)) {
             return Ok(());
         }
         if self.json {
-            let told = json!({"task_id": task_id, "attempt": attempt, "stream": stream,
-                              "at": at, "text": text});
-            return writeln!(self.out, "{}", escape_json(&told.to_string()));
+            return writeln!(self.out, "{}", escape_json(&json!(line).to_string()));
         }
         if self.prefix {
             write!(self.out, "{} ", paint(DIM, &format!("{task_id} │")))?;
         }
-        match *stream {
-            "stdout" => writeln!(self.out, "{}", clean(text)),
-            "stderr" => {
+        match stream {
+            LogStream::Stdout => writeln!(self.out, "{}", clean(text)),
+            LogStream::Stderr => {
                 writeln!(self.out, "{}", paint(anstyle::AnsiColor::Yellow.on_default(), &clean(text)))
             }
-            _ => writeln!(self.out, "{}", paint(DIM, &clean(text))),
+            LogStream::Cis => writeln!(self.out, "{}", paint(DIM, &clean(text))),
         }
     }
 }

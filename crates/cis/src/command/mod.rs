@@ -17,7 +17,6 @@ mod care;
 mod decide;
 mod definition;
 mod diff;
-mod elsewhere;
 mod explain;
 mod fields;
 mod find;
@@ -41,7 +40,6 @@ mod skill;
 mod skill_files;
 mod status;
 mod token;
-mod view;
 mod watch;
 mod why;
 mod work;
@@ -50,23 +48,24 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use cis_api::node::CoordinatorKind;
+use cis_api::{Call, Request};
 use cis_client::Client;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::notice::Wanted;
-use cis_engine::command as engine;
-use cis_engine::coordinator::Options;
+use cis_engine::app::{Answer, App, Settings};
+use cis_engine::coordinator::{self, Options};
 use cis_engine::data_dir::DataDir;
-use cis_engine::session::{self, Session};
-use cis_store::StoreError;
-use cis_store::sqlite::{self, Reader};
+use cis_store::Reader;
 
 use crate::cli::{
     AgentCommand, Cli, Command, ConfigCommand, DagCommand, Global, IdentityCommand, NodeCommand,
 };
-use crate::config::{Config, ConfigError, Durability, Flags, Source, Surroundings};
-use crate::remote::Remote;
+use crate::config::{self, Config, ConfigError, Durability, Flags, Surroundings};
+use crate::session::{self, Session};
+use crate::source::Source;
+use crate::target::Target;
 use crate::term::{Report, out};
-use view::View;
 
 /// An error and the exit code it ends with.
 #[derive(Debug)]
@@ -169,7 +168,9 @@ fn dispatch(cli: Cli) -> Outcome {
             // As a node does: tasks must not read what is in its environment.
             let hidden = cis_runner::serve::forbid_inspection();
             hidden.map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
-            session::coordinate(Setup::new(&global, flags)?.options()?)?;
+            let setup = Setup::new(&global, flags)?;
+            let options = Options { kind: CoordinatorKind::Background, ..setup.options()? };
+            session::coordinate(options, setup.settings())?;
             Ok(0)
         }
         Command::Run(args) | Command::Dag(DagCommand::Run(args)) => {
@@ -194,7 +195,7 @@ fn node(global: &Global, command: NodeCommand) -> Outcome {
     match command {
         NodeCommand::Start(args) => {
             crate::log::begin(args.log_format, args.log);
-            node::start(&setup(Flags { auth: args.auth, ..Flags::default() })?, args.bind)
+            node::start(&setup(Flags { auth: args.auth, ..Flags::default() })?, args.bind, args.wait)
         }
         NodeCommand::Drain => pause::drain(&setup(Flags::default())?, true),
         NodeCommand::Undrain => pause::drain(&setup(Flags::default())?, false),
@@ -252,42 +253,57 @@ impl Setup {
         Ok(Self { config, json: global.json, node, token: global.token.clone() })
     }
 
-    /// The node to call. Whoever has a token never calls as somebody else, and the owner's token goes nowhere but to
-    /// the node it is for.
-    fn remote(&self) -> Result<Client, Failure> {
+    /// The node to call. A caller with a token never calls as anybody else; without one, only the node of this data directory
+    /// can be called, on its socket: the owner's token is not sent over the network.
+    fn client(&self) -> Result<Client, Failure> {
         if let Some(token) = &self.token {
-            return Ok(Client::new(self.node.as_deref().unwrap_or(USUAL_NODE), token)?);
+            return Ok(Client::tcp(self.node.as_deref().unwrap_or(USUAL_NODE), token)?);
         }
-        let options = self.options()?;
-        let path = options.data_dir.admin_token();
-        let mut session = Session::open(options)?;
-        let own = session.ask(engine::Command::Hello).and_then(|reply| reply.hello());
-        session.close()?;
-        let Some(own) = own?.address.filter(|own| self.node.as_ref().is_none_or(|node| node == own)) else {
+        let data_dir = self.data_dir();
+        let own = session::coordinator_of(&data_dir).and_then(|coordinator| coordinator.address);
+        if own.is_none_or(|own| self.node.as_ref().is_some_and(|node| *node != own)) {
             let why = match &self.node {
                 Some(node) => format!("no token to call {node} with"),
                 None => "no node serves this data directory".to_owned(),
             };
             return Err(Failure::new(ErrorCode::Unauthorized, why)
                 .hint("`cis node start` starts one; another takes `CIS_NODE` and `CIS_TOKEN`"));
-        };
-        let token = std::fs::read_to_string(path)
-            .map_err(|e| Failure::new(ErrorCode::Unavailable, format!("the owner's token: {e}")))?;
-        Ok(Client::new(&own, &token)?)
+        }
+        Ok(session::client(&data_dir)?)
     }
 
     /// The node to call, if one was named or there is a token to call with; else the data directory is meant.
-    fn elsewhere(&self) -> Result<Option<Remote>, Failure> {
+    fn named_node(&self) -> Result<Option<Client>, Failure> {
         let named = self.node.is_some() || self.token.is_some();
-        Ok(if named { Some(Remote::new(self.remote()?)) } else { None })
+        named.then(|| self.client()).transpose()
     }
 
-    /// What is known there; `None` if nothing has ever been written here.
-    fn view(&self) -> Result<Option<View>, Failure> {
-        Ok(match self.elsewhere()? {
-            Some(node) => Some(View::Node(node)),
-            None => self.reader()?.map(|reader| View::Here(Box::new(reader))),
+    /// Where to read from; `None` if nothing has ever been written here.
+    fn source(&self) -> Result<Option<Source>, Failure> {
+        Ok(match self.named_node()? {
+            Some(client) => Some(Source::Node(client)),
+            None => self.reader()?.map(|reader| Source::here(reader, self.data_dir())),
         })
+    }
+
+    /// Whom to ask to do something; `runs_at_once` if that is to run something.
+    fn target(&self, runs_at_once: bool) -> Result<Target, Failure> {
+        if let Some(client) = self.named_node()? {
+            return Ok(Target::Node(client));
+        }
+        let options = Options { runs_at_once, ..self.options()? };
+        Ok(Target::Here(Box::new(Session::open(options, self.settings())?)))
+    }
+
+    /// Makes a single call.
+    fn call<C: Call>(&self, request: &Request<C>) -> Result<C::Response, Failure>
+    where
+        App: Answer<C>,
+    {
+        let mut target = self.target(false)?;
+        let answer = target.call(request);
+        target.close()?;
+        Ok(answer?)
     }
 
     /// The data directory, which need not exist.
@@ -315,7 +331,7 @@ impl Setup {
             DataDir::create(root).map_err(|error| ConfigError::NoDataDir { path: root.clone(), error })?;
         let exe = std::env::current_exe().map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
         let file = &self.config.file;
-        let named = matches!(file.source, Source::Flag(_)).then(|| std::path::absolute(&file.value));
+        let named = matches!(file.source, config::Source::Flag(_)).then(|| std::path::absolute(&file.value));
         let config = named.transpose().map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
         Ok(Options {
             data_dir,
@@ -323,17 +339,29 @@ impl Setup {
             config,
             slots: self.config.slots.value,
             durability: match self.config.durability.value {
-                Durability::Power => sqlite::Durability::Power,
-                Durability::Process => sqlite::Durability::Process,
+                Durability::Power => coordinator::Durability::Power,
+                Durability::Process => coordinator::Durability::Process,
             },
-            limits: cis_engine::coordinator::Limits {
+            limits: coordinator::Limits {
                 grace: self.config.grace.value,
                 log_cap_bytes: self.config.log_cap_bytes.value,
             },
             runs_at_once: false,
+            kind: CoordinatorKind::Foreground,
             address: None,
             notices: Wanted::default(),
         })
+    }
+
+    /// How calls are answered by a coordinator in this process.
+    fn settings(&self) -> Settings {
+        let here = std::env::current_dir().unwrap_or_default();
+        Settings {
+            pending_for: self.config.pending_for.value,
+            auto_execute: self.config.auto_execute.value,
+            skill_dirs: self.skill_dirs(&[], &here),
+            node: None,
+        }
     }
 
     /// The store, for reading; `None` if nothing has ever been written.
@@ -342,7 +370,7 @@ impl Setup {
         data_dir.check_database()?;
         let file = data_dir.database();
         match file.try_exists() {
-            Ok(true) => Ok(Some(Reader::open(&file)?)),
+            Ok(true) => Ok(Some(self.open_reader(&file)?)),
             Ok(false) => Ok(None),
             Err(e) => {
                 let dir = self.config.data_dir.value.display();
@@ -353,6 +381,18 @@ impl Setup {
                 .hint("choose another with `--data-dir`, or see to it that it can be read"))
             }
         }
+    }
+
+    /// Opens the database for reading. One of an earlier version is brought up to date first, by becoming its coordinator for a
+    /// moment; an older `cis` that coordinates it is named instead.
+    fn open_reader(&self, file: &Path) -> Result<Reader, Failure> {
+        let opened = Reader::open(file);
+        let outdated = opened.as_ref().is_err_and(Reader::is_outdated);
+        if outdated {
+            Session::open(self.options()?, self.settings())?.close()?;
+            return Ok(Reader::open(file).map_err(Refusal::from)?);
+        }
+        Ok(opened.map_err(Refusal::from)?)
     }
 
     /// Where skills of the project around `dir` are looked for.
@@ -406,12 +446,6 @@ impl From<Refusal> for Failure {
             report = report.hint(hint);
         }
         Self { report: Box::new(report), exit }
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(e: StoreError) -> Self {
-        Refusal::from(e).into()
     }
 }
 

@@ -7,32 +7,37 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cis_api::node::{CoordinatorKind, NodeInfo};
 use cis_core::access::{Caller, Preset};
+use cis_core::did::Did;
 use cis_core::error::{ErrorCode, Refusal};
+use cis_core::source::Clock;
+use cis_engine::app::{App, Settings};
 use cis_engine::context::Context;
 use cis_engine::coordinator::Options;
-use cis_engine::data_dir::DataDir;
-use cis_engine::node::{Host, Node};
-use cis_engine::recovery::Recovery;
+use cis_engine::data_dir::{CoordinatorLock, DataDir};
+use cis_engine::host::Host;
 use cis_engine::retention::{self, Retention};
-use cis_engine::session::node_of;
-use cis_engine::system::user;
+use cis_engine::system::{System, user};
 use cis_engine::token::secret_hash;
 use cis_runner::serve;
-use cis_server::About;
+use cis_server::Server;
+use cis_server::socket::Socket;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::notes::{tell_copy, tell_silence};
 use super::{Failure, Outcome, Setup, identity, notify};
 use crate::config::{Auth, Metrics};
+use crate::session;
 
 /// What tasks of a node get from its own environment, beside what the settings name.
 const USUAL: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR"];
 
-/// Serves until a signal says stop.
-pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
+/// Serves until a signal says stop. Where another node serves the data directory, this one is refused, or waits for it to go.
+pub(super) fn start(setup: &Setup, bind: SocketAddr, wait: bool) -> Outcome {
     if trusts_local(setup) && !bind.ip().to_canonical().is_loopback() {
         let why = format!("`auth = \"trusted-local\"` and `--bind {bind}` do not go together");
         return Err(Failure::usage(why).hint(
@@ -47,32 +52,43 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
         .map_err(|e| unable("start threads", &e))?;
     let givers = notify::givers(&setup.config.notify)?;
     let notices = notify::wanted(&setup.config.notify, &givers);
-    // First of all: a port that is taken must not cost anybody a coordinator.
-    let listener = runtime.block_on(TcpListener::bind(bind)).map_err(|e| taken(setup, bind, &e))?;
-    let bound = listener.local_addr().map_err(|e| unable("listen", &e))?;
-    let context = context(setup, &[]);
     let options = setup.options()?;
-    let identity = identity::own(setup, &options.data_dir)?;
+    let data_dir = options.data_dir.clone();
+    // Whatever may be wrong is found before another coordinator lets go.
+    let identity = identity::own(setup, &data_dir)?;
+    let (listener, lock) = listen(&runtime, &data_dir, bind, wait)?;
+    let bound = listener.local_addr().map_err(|e| unable("listen", &e))?;
     let address = format!("http://{}", reachable(bound));
     tell_copy(setup);
-    let host = Host::open(Options { address: Some(address.clone()), notices, ..options }, context)?;
-    let token = runtime.block_on(owner_token(host.node()))?;
+    let node = about(&identity.did, &address);
+    let options = Options { kind: CoordinatorKind::Node, address: Some(address), notices, ..options };
+    let settings = Settings { node: Some(node), ..setup.settings() };
+    let host = Host::open_node(options, settings, lock, &context(setup, &[]))?;
+    let app = host.app().clone();
+    let token = runtime.block_on(owner_token(&app))?;
     let (leave, leaving) = watch::channel(false);
     let leave = Arc::new(leave);
     listen_for_signals(leave.clone())?;
-    let mut changes = host.node().changes();
+    let mut changes = app.changes();
     runtime.spawn(async move {
         while changes.changed().await.is_ok() {}
-        // Without its loop a node is none: whoever started it should know.
+        // Without its loop a node is none: the process that started it should know.
         leave.send_replace(true);
     });
+    let key = session::read_key(&data_dir)?;
+    let server = Server::new(app.clone(), server_options(setup), Some(&key), leaving.clone());
+    let socket = {
+        let _entered = runtime.enter();
+        let server = server.clone();
+        Socket::listen(&data_dir.socket(), move || server).map_err(|e| unable("listen on its socket", &e))?
+    };
     say!("cis node on http://{bound}");
     warn(setup);
-    let about = runtime.block_on(host.node().about())?;
-    if let Some(recovery) = about.recovery.filter(Recovery::took_up) {
+    let info = runtime.block_on(app.coordinator_info())?;
+    if let Some(recovery) = info.recovery {
         tell!("{recovery}");
     }
-    if let Some(silent) = about.runner {
+    if let Some(silent) = info.runner {
         tell_silence(&silent);
     }
     let data_dir = setup.config.data_dir.value.display();
@@ -83,29 +99,68 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr) -> Outcome {
     }
     for giver in givers {
         let complain = |why: &str| tracing::warn!("{why}");
-        runtime.spawn(cis_notify::deliver(host.node().clone(), giver, leaving.clone(), complain));
+        runtime.spawn(cis_notify::deliver(app.clone(), giver, leaving.clone(), complain));
     }
     let retention = Retention {
         max_age: setup.config.max_age.value,
         max_size: setup.config.max_size.value,
         keep: setup.config.keep.value,
     };
-    runtime.spawn(retention::retain(host.node().clone(), retention, leaving.clone()));
-    let options = cis_server::Options {
-        pending_for: setup.config.pending_for.value,
-        auto_execute: setup.config.auto_execute.value,
+    runtime.spawn(retention::retain(app, retention, leaving));
+    runtime.block_on(server.serve(listener));
+    // Before another process can be the coordinator: the socket of that one must not be removed.
+    drop(socket);
+    // Callers that still read or wait end with the threads, before the store is closed.
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    drop(server);
+    host.leave()?.result?;
+    tracing::info!("node stopped");
+    Ok(0)
+}
+
+/// The port and the data directory. The port first: one that is taken must not cost a coordinator its runs, unless it is the
+/// node of this very directory that has it.
+fn listen(
+    runtime: &Runtime,
+    data_dir: &DataDir,
+    bind: SocketAddr,
+    wait: bool,
+) -> Result<(TcpListener, CoordinatorLock), Failure> {
+    let take_over = || session::take_over(data_dir, wait, |words| tracing::warn!("{words}"));
+    let listen = || runtime.block_on(TcpListener::bind(bind));
+    match listen() {
+        Ok(listener) => Ok((listener, take_over()?)),
+        // A node that is just going may have left its socket and not yet its port.
+        Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && (wait || is_served(data_dir)) => {
+            let lock = take_over()?;
+            Ok((listen().map_err(|e| taken(bind, &e))?, lock))
+        }
+        Err(e) => Err(taken(bind, &e)),
+    }
+}
+
+/// Does a node serve this data directory?
+fn is_served(data_dir: &DataDir) -> bool {
+    session::coordinator_of(data_dir).is_some_and(|info| info.kind == CoordinatorKind::Node)
+}
+
+fn about(did: &Did, address: &str) -> NodeInfo {
+    NodeInfo {
+        did: did.clone(),
+        name: did.name().to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        address: address.to_owned(),
+        since: System.now(),
+    }
+}
+
+fn server_options(setup: &Setup) -> cis_server::Options {
+    cis_server::Options {
         trusts_local: trusts_local(setup),
         hosts: setup.config.hosts.value.clone(),
         rate: setup.config.rate.value,
         open_metrics: setup.config.metrics.value == Metrics::Open,
-        node: About::new(identity.did, address, host.node().now()),
-    };
-    runtime.block_on(cis_server::serve(listener, host.node().clone(), options, leaving));
-    // Whoever still reads or waits ends with the threads, before the store is closed.
-    runtime.shutdown_timeout(Duration::from_secs(5));
-    host.close()?;
-    tracing::info!("node stopped");
-    Ok(0)
+    }
 }
 
 /// What tasks of a node start with, as the settings say it.
@@ -158,16 +213,16 @@ fn listen_for_signals(leave: Arc<watch::Sender<bool>>) -> Result<(), Failure> {
 }
 
 /// Where the owner's token is; made at the first start.
-async fn owner_token(node: &Node) -> Result<std::path::PathBuf, Failure> {
-    let path = node.options().data_dir.admin_token();
+async fn owner_token(app: &App) -> Result<std::path::PathBuf, Failure> {
+    let path = app.options().data_dir.admin_token();
     let known = std::fs::read_to_string(&path).ok().map(|secret| secret_hash(secret.trim()));
     let token = match known {
-        Some(hash) => node.reader()?.token(&hash)?,
+        Some(hash) => app.reader()?.token(&hash).map_err(Refusal::from)?,
         None => None,
     };
-    if !token.is_some_and(|token| token.is_good(node.now())) {
+    if !token.is_some_and(|token| token.is_good(app.now())) {
         let owner = Caller::preset(user(), Preset::Owner, None);
-        let token = node.create_token(owner, "cis", None).await?;
+        let token = app.create_token(owner, "cis", None).await?;
         write_secret(&path, &token.secret).map_err(|e| unable("write the owner's token", &e))?;
     }
     Ok(path)
@@ -187,17 +242,13 @@ fn unable(what: &str, e: &std::io::Error) -> Failure {
     Refusal::new(ErrorCode::Unavailable, format!("cannot {what}: {e}")).into()
 }
 
-/// A port that cannot be had: most likely by a node that is up already.
-fn taken(setup: &Setup, bind: SocketAddr, e: &std::io::Error) -> Failure {
+/// A port that cannot be had.
+fn taken(bind: SocketAddr, e: &std::io::Error) -> Failure {
     let unable = unable(&format!("listen on {bind}"), e);
-    let serving = || node_of(&DataDir::at(&setup.config.data_dir.value));
     match e.kind() {
-        std::io::ErrorKind::AddrInUse => match serving() {
-            Some(address) => {
-                unable.hint(format!("the node of this data directory is up already, at {address}"))
-            }
-            None => unable.hint("another program listens there; choose another `--bind`"),
-        },
+        std::io::ErrorKind::AddrInUse => {
+            unable.hint("another program listens there; choose another `--bind`")
+        }
         _ => unable,
     }
 }

@@ -2,11 +2,10 @@
 
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::notice::{Occasion, Wanted};
-use cis_core::source::Clock;
+use cis_core::source::{Clock, Timestamp};
 use cis_engine::system::System;
 use cis_notify::Giver;
 use cis_notify::webhook::Webhook;
-use cis_store::sqlite::Notice;
 use serde_json::json;
 
 use super::{Failure, Outcome, Setup, list};
@@ -53,7 +52,7 @@ pub(super) fn told(notify: &Notify) -> String {
 /// `cis node notifications`.
 pub(super) fn show(setup: &Setup, limit: u32) -> Outcome {
     let notices = match setup.reader()? {
-        Some(reader) => reader.notices(limit)?,
+        Some(reader) => reader.notices(limit).map_err(Refusal::from)?,
         None => Vec::new(),
     };
     if setup.json {
@@ -68,11 +67,11 @@ pub(super) fn show(setup: &Setup, limit: u32) -> Outcome {
     for notice in &notices {
         let problem = notice.problem.clone().unwrap_or_default();
         let row = [
-            notice.event.subject(),
+            notice.event.subject.to_string(),
             notice.occasion.word().to_owned(),
             notice.way.word().to_owned(),
             notice.tries.to_string(),
-            next(notice),
+            next(notice.due_at),
             problem,
         ];
         table.row(row.map(Cell::from));
@@ -81,8 +80,8 @@ pub(super) fn show(setup: &Setup, limit: u32) -> Outcome {
     Ok(0)
 }
 
-fn next(notice: &Notice) -> String {
-    match notice.due_at.map(|at| at.since(System.now())) {
+fn next(due_at: Option<Timestamp>) -> String {
+    match due_at.map(|at| at.since(System.now())) {
         None => "given up".to_owned(),
         Some(wait) if wait.0 == 0 => "now".to_owned(),
         Some(wait) => format!("in {wait}"),

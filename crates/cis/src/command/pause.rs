@@ -1,25 +1,27 @@
 //! `cis dag pause`, `cis dag unpause`, `cis node drain` and `cis node undrain`.
 
-use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::RunKey;
-use cis_core::run::RunStatus;
-use cis_engine::command::Command;
-use cis_engine::session::Session;
+use cis_api::calls::{DrainNode, PauseRun, UndrainNode, UnpauseRun};
+use cis_api::node::Drained;
+use cis_api::{Nothing, Request};
+use cis_client::Client;
+use cis_core::error::ErrorCode;
 use serde_json::json;
 
 use super::{Failure, Outcome, Setup, find};
+use crate::session;
 
 /// Lets nothing more of a run be started, or lets it go on.
 pub(super) fn pause(setup: &Setup, id: &str, scope: Option<&str>, paused: bool) -> Outcome {
     let (_, run) = find::find_run(setup, id, scope)?;
-    let status = match setup.elsewhere()? {
-        Some(node) => node.pause(run.run_id, paused)?,
-        None => pause_here(setup, run.key, paused)?,
+    let path = run.run_id.into();
+    let told = match paused {
+        true => setup.call(&Request::<PauseRun>::new(path, Nothing {}, Nothing {}))?,
+        false => setup.call(&Request::<UnpauseRun>::new(path, Nothing {}, Nothing {}))?,
     };
     let label = run.label();
     if setup.json {
-        let told =
-            json!({"success": true, "run": label, "run_id": run.run_id, "status": status, "paused": paused});
+        let told = json!({"success": true, "run": label, "run_id": told.run_id, "status": told.status,
+                          "paused": told.paused});
         say_json!(told);
     } else if paused {
         say!("{label} is paused: what runs goes on, nothing more is started");
@@ -29,18 +31,15 @@ pub(super) fn pause(setup: &Setup, id: &str, scope: Option<&str>, paused: bool) 
     Ok(0)
 }
 
-fn pause_here(setup: &Setup, run: RunKey, paused: bool) -> Result<RunStatus, Failure> {
-    let mut session = Session::open(setup.options()?)?;
-    let status = session.ask(Command::Pause { run, paused }).and_then(|reply| reply.paused());
-    session.close()?;
-    Ok(status?)
-}
-
 /// Lets a node start nothing more, or start again.
 pub(super) fn drain(setup: &Setup, draining: bool) -> Outcome {
-    let changed = match setup.elsewhere()? {
-        Some(node) => node.drain(draining)?,
-        None => drain_here(setup, draining)?,
+    let client = match setup.named_node()? {
+        Some(client) => client,
+        None => own_node(setup)?,
+    };
+    let Drained { draining, changed } = match draining {
+        true => client.call(&Request::<DrainNode>::bare())?,
+        false => client.call(&Request::<UndrainNode>::bare())?,
     };
     if setup.json {
         say_json!(json!({"success": true, "draining": draining, "changed": changed}));
@@ -52,15 +51,13 @@ pub(super) fn drain(setup: &Setup, draining: bool) -> Outcome {
     Ok(0)
 }
 
-/// The node that runs on this data directory.
-fn drain_here(setup: &Setup, draining: bool) -> Result<bool, Failure> {
-    let mut session = Session::open(setup.options()?)?;
-    let answer = if session.is_here() {
-        Err(Refusal::new(ErrorCode::Unavailable, "no node runs on this data directory")
-            .hint("`cis node start` starts one"))
-    } else {
-        session.ask(Command::Drain { draining }).and_then(|reply| reply.changed())
-    };
-    session.close()?;
-    Ok(answer?)
+/// The coordinator of this data directory, if there is one: draining what is not there would mean nothing.
+fn own_node(setup: &Setup) -> Result<Client, Failure> {
+    setup.only_owner()?;
+    let data_dir = setup.data_dir();
+    if session::coordinator_of(&data_dir).is_none() {
+        return Err(Failure::new(ErrorCode::Unavailable, "no node runs on this data directory")
+            .hint("`cis node start` starts one"));
+    }
+    Ok(session::client(&data_dir)?)
 }

@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cis_api::review::{PendingItem, PendingRevision, WaitingTask};
 use cis_core::dag::{Kind, Task};
 use cis_core::id::{DagId, Scope};
 use cis_core::review::ReviewId;
 use cis_core::source::{Clock, Timestamp};
 use cis_engine::system::System;
-use cis_store::sqlite::WaitingLine;
-use cis_store::sqlite::reader::PendingLine;
 use serde_json::{Value, json};
 
 use super::{Outcome, Setup, list};
@@ -22,27 +21,37 @@ struct Waiting {
     by: String,
     since: Timestamp,
     command: String,
-    told: Value,
+}
+
+/// The DAG that waits, or whose task does.
+fn dag_of(item: &PendingItem) -> (&DagId, &Scope) {
+    match item {
+        PendingItem::Dag(dag) => (&dag.dag_id, &dag.scope),
+        PendingItem::Task(pending) => (&pending.task.dag_id, &pending.task.scope),
+    }
 }
 
 /// `cis pending`.
 pub(super) fn pending(setup: &Setup) -> Outcome {
-    let mut waiting = Vec::new();
-    if let Some(view) = setup.view()? {
-        let (dags, tasks) = view.pending()?;
-        // A name that stands for several DAGs does not say which one waits.
-        let names = dags.iter().map(|dag| (&dag.dag_id, &dag.scope));
-        let names: BTreeSet<_> = names.chain(tasks.iter().map(|task| (&task.dag_id, &task.scope))).collect();
-        let in_scope = |dag_id: &DagId, scope: &Scope| {
-            let is_shared = names.iter().any(|(name, other)| *name == dag_id && *other != scope);
-            if is_shared { format!(" in {scope}") } else { String::new() }
-        };
-        waiting.extend(dags.iter().map(|dag| Waiting::dag(dag, &in_scope(&dag.dag_id, &dag.scope))));
-        waiting.extend(tasks.iter().map(|task| Waiting::task(task, &in_scope(&task.dag_id, &task.scope))));
-    }
+    let pending = match setup.source()? {
+        Some(source) => source.pending()?,
+        None => Vec::new(),
+    };
+    // A name that stands for several DAGs does not say which one waits.
+    let names: BTreeSet<(&DagId, &Scope)> = pending.iter().map(dag_of).collect();
+    let in_scope = |item: &PendingItem| {
+        let (dag_id, scope) = dag_of(item);
+        let is_shared = names.iter().any(|(name, other)| *name == dag_id && *other != scope);
+        if is_shared { format!(" in {scope}") } else { String::new() }
+    };
+    let waiting: Vec<Waiting> = pending.iter().map(|item| Waiting::of(item, &in_scope(item))).collect();
     if setup.json {
-        let told: Vec<Value> = waiting.into_iter().map(|one| one.told).collect();
-        say_json!(json!({"success": true, "pending": told}));
+        let told = pending.iter().zip(&waiting).map(|(item, waiting)| {
+            let mut told = json!(item);
+            told["command"] = json!(waiting.command);
+            told
+        });
+        say_json!(json!({"success": true, "pending": told.collect::<Vec<Value>>()}));
         return Ok(0);
     }
     if waiting.is_empty() {
@@ -69,24 +78,26 @@ pub(super) fn pending(setup: &Setup) -> Outcome {
 }
 
 impl Waiting {
-    fn dag(dag: &PendingLine, scope: &str) -> Self {
+    fn of(item: &PendingItem, scope: &str) -> Self {
+        match item {
+            PendingItem::Dag(dag) => Self::dag(dag, scope),
+            PendingItem::Task(pending) => Self::task(&pending.task, scope),
+        }
+    }
+
+    fn dag(dag: &PendingRevision, scope: &str) -> Self {
         let command = confirm_command(dag.review_id);
-        let mut told = json!(dag);
-        (told["kind"], told["command"]) = (json!("dag"), json!(command));
         Self {
             what: format!("{} revision {}{scope}", dag.dag_id, dag.revision),
             question: format!("run its tasks ({})?", dag.tasks),
             by: dag.published_by.clone(),
             since: dag.published_at,
             command,
-            told,
         }
     }
 
-    fn task(task: &WaitingLine, scope: &str) -> Self {
+    fn task(task: &WaitingTask, scope: &str) -> Self {
         let command = approve_command(task.review_id, &task.input);
-        let mut told = json!(task);
-        (told["kind"], told["command"]) = (json!("task"), json!(command));
         Self {
             what: format!("{}{scope} {}", task.run, task.title),
             question: task.prompt.clone().unwrap_or_else(|| format!("run this {} task?", task.kind)),
@@ -98,7 +109,6 @@ impl Waiting {
             },
             since: task.waiting_since,
             command,
-            told,
         }
     }
 }

@@ -1,21 +1,23 @@
-//! `cis prune`: making room. Whoever coordinates removes rows a chunk at a time, this process removes files.
+//! `cis prune`: making room. The coordinator removes rows a chunk at a time, this process removes files.
 
 use std::io::{IsTerminal, stderr};
 
-use cis_core::source::Clock;
-use cis_engine::command::{Command, Reply};
+use cis_api::calls::PruneRuns;
+use cis_api::run::{PruneBody, PrunedRun};
+use cis_api::{Nothing, Request};
+use cis_core::error::Refusal;
+use cis_core::source::{Clock, Timestamp};
 use cis_engine::data_dir::DataDir;
 use cis_engine::doctor::bytes;
-use cis_engine::prune::Pruning;
-use cis_engine::session::Session;
+use cis_engine::prune::{self, Pruning, everything_before};
 use cis_engine::system::System;
-use cis_store::port::{Prune, RunRef};
-use cis_store::sqlite::Reader;
-use serde_json::{Value, json};
+use cis_store::Reader;
+use serde_json::json;
 
 use super::{Failure, Outcome, Setup, list};
 use crate::cli::PruneArgs;
 use crate::config::age;
+use crate::session::Session;
 use crate::term::table::Cell;
 use crate::term::{Table, face, reveal, text};
 
@@ -27,13 +29,16 @@ pub(super) fn prune(setup: &Setup, args: &PruneArgs) -> Outcome {
     let data_dir = setup.data_dir();
     data_dir.check_used()?;
     let now = System.now();
-    let request = Prune::new(now.before(older_than), args.keep, now);
+    let request = everything_before(now.before(older_than), args.keep);
     if args.dry_run {
-        return foretell(setup, &request);
+        return foretell(setup, request, now);
     }
     // What free pages there are: by now, and when it is done.
-    let free = |data_dir: &DataDir| Ok::<_, Failure>(Reader::open(&data_dir.database())?.room()?.1);
-    let mut session = Session::open(setup.options()?)?;
+    let free = |data_dir: &DataDir| {
+        let room = Reader::open(&data_dir.database()).and_then(|reader| reader.room());
+        room.map(|(_, free)| free).map_err(Refusal::from)
+    };
+    let mut session = Session::open(setup.options()?, setup.settings())?;
     let before = free(&data_dir)?;
     let pruned = work_off(setup, &mut session, &data_dir, request);
     session.close()?;
@@ -45,12 +50,12 @@ fn work_off(
     setup: &Setup,
     session: &mut Session,
     data_dir: &DataDir,
-    request: Prune,
+    request: PruneBody,
 ) -> Result<Pruning, Failure> {
     let shows = !setup.json && stderr().is_terminal();
     let mut pruning = Pruning::new(request);
     loop {
-        let pruned = session.ask(Command::Prune(pruning.request())).and_then(Reply::pruned)?;
+        let pruned = session.call(&Request::<PruneRuns>::new(Nothing {}, Nothing {}, pruning.request()))?;
         let more = pruning.take(data_dir, pruned);
         if shows {
             anstream::eprint!("\r{} pruned ", text::count(pruning.runs.len(), "run"));
@@ -69,8 +74,7 @@ fn work_off(
 fn tell(setup: &Setup, pruned: &Pruning, freed: u64) -> Outcome {
     let stuck: Vec<&String> = pruned.stuck.values().chain(&pruned.skills_stuck).collect();
     if setup.json {
-        let runs: Vec<Value> = pruned.runs.iter().map(line).collect();
-        let told = json!({"success": true, "dry_run": false, "runs": runs, "skills": pruned.skills,
+        let told = json!({"success": true, "dry_run": false, "runs": pruned.runs, "skills": pruned.skills,
                           "file_bytes": pruned.bytes, "database_bytes": freed, "stuck": stuck});
         say_json!(told);
     } else {
@@ -93,28 +97,22 @@ fn tell(setup: &Setup, pruned: &Pruning, freed: u64) -> Outcome {
 }
 
 /// Says what would go.
-fn foretell(setup: &Setup, request: &Prune) -> Outcome {
-    let runs = setup.reader()?.map_or(Ok(Vec::new()), |reader| reader.prunable(request))?;
+fn foretell(setup: &Setup, request: PruneBody, now: Timestamp) -> Outcome {
+    let runs: Vec<PrunedRun> = match setup.reader()? {
+        Some(reader) => prune::foretell(&reader, request, now)?,
+        None => Vec::new(),
+    };
     if setup.json {
-        let runs: Vec<Value> = runs.iter().map(line).collect();
         say_json!(json!({"success": true, "dry_run": true, "runs": runs}));
         return Ok(0);
     }
     let mut table = Table::new(&["RUN", "STATUS"]);
-    for run in &runs {
-        table.row([label(run).into(), Cell::styled(face::run(run.status.word()).label())]);
+    for PrunedRun { run, status, .. } in &runs {
+        table.row([run.into(), Cell::styled(face::run(status.word()).label())]);
     }
     if !runs.is_empty() {
         list::print(&table);
     }
     tell!("{} would go", text::count(runs.len(), "run"));
     Ok(0)
-}
-
-fn label(run: &RunRef) -> String {
-    format!("{}#{}", run.dag_id, run.number)
-}
-
-fn line(run: &RunRef) -> Value {
-    json!({"run": label(run), "run_id": run.run_id, "scope": run.scope, "status": run.status})
 }

@@ -2,36 +2,36 @@
 
 use std::path::{Path, PathBuf};
 
-use cis_engine::command::{Command, SharedDag};
-use cis_engine::session::Session;
-use cis_engine::system::user;
-use cis_store::port::Published;
+use cis_api::calls::PublishDag;
+use cis_api::dag::{Novelty, Published};
+use cis_api::error::Success;
+use cis_api::{Nothing, Request};
 use serde_json::json;
 
 use super::pending::confirm_command;
-use super::{Failure, Outcome, Setup, definition, elsewhere};
+use super::{Failure, Outcome, Setup, definition};
 
 /// `cis dag publish`.
 pub(super) fn publish(setup: &Setup, file: &Path, new_revision: bool, skill_dirs: &[PathBuf]) -> Outcome {
-    let published = match setup.elsewhere()? {
-        Some(node) => elsewhere::publish(setup, &node, file, new_revision)?.0,
+    let published = match setup.named_node()? {
+        Some(client) => {
+            let checked = definition::check(setup, file)?;
+            checked.warn();
+            client.call(&Request::<PublishDag>::new(Nothing {}, Nothing {}, checked.body(new_revision)?))?
+        }
         None => publish_here(setup, file, new_revision, skill_dirs)?,
     };
-    let status = if published.created { "created" } else { "already_exists" };
     if setup.json {
-        let told = json!({"success": true, "status": status, "dag_id": published.dag_id, "scope": published.scope,
-                          "revision": published.revision, "content_hash": published.content_hash,
-                          "revision_status": published.status, "review_id": published.review_id});
-        say_json!(told);
+        say_json!(json!(Success::new(published)));
         return Ok(0);
     }
-    let (id, revision, hash) = (&published.dag_id, published.revision, &published.content_hash[..12]);
-    match (published.created, published.status) {
-        (true, _) => {
-            say!("Published `{id}` revision {revision} ({hash}) in {}", published.scope)
-        }
-        (false, state) => {
-            say!("`{id}` revision {revision} ({hash}) is already there, {}", state.word())
+    let Published { dag_id, revision, content_hash, scope, .. } = &published;
+    let hash = &content_hash[..content_hash.len().min(12)];
+    match published.status {
+        Novelty::Created => say!("Published `{dag_id}` revision {revision} ({hash}) in {scope}"),
+        Novelty::AlreadyExists => {
+            let status = published.revision_status.word();
+            say!("`{dag_id}` revision {revision} ({hash}) is already there, {status}");
         }
     }
     if let Some(review) = published.review_id {
@@ -48,17 +48,12 @@ fn publish_here(
 ) -> Result<Published, Failure> {
     let loaded = definition::load(setup, file, skill_dirs)?;
     definition::warn(setup, &loaded);
-    let options = setup.options()?;
-    let mut session = Session::open(options.clone())?;
-    let kept = loaded.keep_skills(&options)?;
-    let publish = Command::Publish {
-        dag: SharedDag(loaded.dag),
-        content_hash: loaded.content_hash,
-        new_revision,
-        by: user(),
-    };
-    let published = session.ask(publish).and_then(|reply| reply.published());
+    let mut target = setup.target(false)?;
+    // Until it is published, nothing else keeps its skills.
+    let kept = loaded.keep_skills(&setup.options()?)?;
+    let publish = Request::<PublishDag>::new(Nothing {}, Nothing {}, loaded.body(new_revision));
+    let published = target.call(&publish);
     drop(kept);
-    session.close()?;
+    target.close()?;
     Ok(published?)
 }

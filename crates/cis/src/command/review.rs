@@ -5,19 +5,20 @@
 
 use std::io::{BufRead, IsTerminal};
 
+use cis_api::dag::RevisionSummary;
+use cis_api::run::RunSummary;
 use cis_core::dag::{Dag, Kind, Task};
 use cis_core::error::ErrorCode;
+use cis_core::revision::RevisionStatus;
 use cis_core::task::TaskStatus;
 use cis_core::template::{Scene, fill_json, is_template};
-use cis_store::port::RevisionStatus;
-use cis_store::sqlite::reader::{RevisionLine, RunLine};
 use rustix::termios::{QueueSelector, tcflush};
 use serde_json::{Map, Value, json};
 
 use super::find::Found;
 use super::revision::{self, Content};
-use super::view::View;
 use super::{Failure, Setup, fields};
+use crate::source::{Source, task_of};
 use crate::term::{Sheet, out, reveal};
 
 /// Is there a person to ask? A program that wants JSON is none, whatever it runs on.
@@ -30,8 +31,8 @@ pub(super) fn is_interactive(setup: &Setup) -> bool {
 pub(super) fn ask_confirm(
     setup: &Setup,
     found: &Found,
-    revisions: &[RevisionLine],
-    line: &RevisionLine,
+    revisions: &[RevisionSummary],
+    line: &RevisionSummary,
 ) -> Result<(), Failure> {
     if line.status != RevisionStatus::Pending {
         return Ok(());
@@ -64,8 +65,8 @@ pub(super) fn ask_confirm(
 /// Shows what a task that waits for a person asks and will do, and asks whether to approve it.
 pub(super) fn ask_approve(
     setup: &Setup,
-    view: &View,
-    run: &RunLine,
+    source: &Source,
+    run: &RunSummary,
     dag: &Dag,
     task: &Task,
     input: &Map<String, Value>,
@@ -75,14 +76,14 @@ pub(super) fn ask_approve(
     sheet.heading(&format!("{label} task {}", task.id));
     fields::write(&mut sheet, &fields::of_task(dag, task));
     if !matches!(task.kind, Kind::Approval(_) | Kind::External { .. }) {
-        let directory = revision::task_directory(setup, view, run, dag, task);
+        let directory = revision::task_directory(setup, source, run, dag, task)?;
         sheet.field("directory", &directory.to_string_lossy());
     }
     sheet.field("started by", &run.created_by);
     for (name, value) in run.given_params() {
         sheet.verbatim(&format!("param {name}"), &plain(&value));
     }
-    for (name, value) in filled(view, run, dag, task)? {
+    for (name, value) in filled(source, run, dag, task)? {
         sheet.verbatim(&format!("{name}, filled in"), &value);
     }
     for (name, value) in input {
@@ -102,7 +103,12 @@ pub(super) fn ask_approve(
 
 /// What the templates of a task come to in this run. One that cannot be filled yet is left out: the task shows it as it is
 /// written.
-fn filled(view: &View, run: &RunLine, dag: &Dag, task: &Task) -> Result<Vec<(String, String)>, Failure> {
+fn filled(
+    source: &Source,
+    run: &RunSummary,
+    dag: &Dag,
+    task: &Task,
+) -> Result<Vec<(String, String)>, Failure> {
     let own = &task.more().env;
     let inherited = dag.env.iter().filter(|(name, _)| !own.contains_key(*name));
     let env = inherited.chain(own).map(|(name, value)| (format!("env {name}"), Value::from(value.as_str())));
@@ -117,9 +123,9 @@ fn filled(view: &View, run: &RunLine, dag: &Dag, task: &Task) -> Result<Vec<(Str
     if templates.is_empty() {
         return Ok(Vec::new());
     }
-    let done = view.tasks(run, &[TaskStatus::Completed], u32::MAX)?;
+    let done = source.tasks(run, &[TaskStatus::Completed], usize::MAX)?;
     let outputs = done.into_iter().filter_map(|task| {
-        let id = dag.tasks.get(task.ix.index())?.id.to_string();
+        let id = task_of(dag, run, &task)?.id.to_string();
         Some((id, json!({"outputs": task.outputs?})))
     });
     let scene = Scene {

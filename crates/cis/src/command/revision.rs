@@ -2,19 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
+use cis_api::dag::RevisionSummary;
+use cis_api::run::RunSummary;
 use cis_core::dag::{Dag, Task, canonical};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::review::ReviewId;
-use cis_engine::context::Context;
-use cis_store::port::RevisionStatus;
-use cis_store::sqlite::reader::{RevisionLine, RunLine};
+use cis_core::revision::RevisionStatus;
 use serde_json::{Value, json};
 
 use super::find::Found;
-use super::view::View;
 use super::{Failure, Outcome, Setup, diff, fields, find, skill_files};
 use crate::cli::DocumentFormat;
 use crate::document;
+use crate::source::Source;
 use crate::term::Sheet;
 
 /// Stands for the id of a run that does not exist yet.
@@ -23,14 +23,14 @@ const ANY_RUN: &str = "RUN_ID";
 /// A revision in full. Its content has the hash it is known by.
 #[derive(Debug)]
 pub(super) struct Content {
-    pub(super) line: RevisionLine,
+    pub(super) line: RevisionSummary,
     pub(super) dag: Dag,
 }
 
 impl Content {
     /// Reads it, and computes its hash: what is shown is what a decision on this hash is about.
-    pub(super) fn load(found: &Found, line: &RevisionLine) -> Result<Self, Failure> {
-        let dag = found.view.definition(&found.dag, line)?;
+    pub(super) fn load(found: &Found, line: &RevisionSummary) -> Result<Self, Failure> {
+        let dag = found.source.definition(&found.dag.dag_id, &found.dag.scope, &line.content_hash)?;
         if canonical::content_hash(&dag).as_str() != line.content_hash {
             let why =
                 format!("the content of `{}` revision {} does not have its hash", dag.dag_id, line.revision);
@@ -44,12 +44,12 @@ impl Content {
 
 /// The revision with this number; without one, that of the review which `id` names, else the latest.
 pub(super) fn pick(
-    revisions: &[RevisionLine],
+    revisions: &[RevisionSummary],
     number: Option<i64>,
     id: &str,
-) -> Result<RevisionLine, Failure> {
+) -> Result<RevisionSummary, Failure> {
     let review = id.parse::<ReviewId>().ok().filter(|_| number.is_none());
-    let wanted = |line: &&RevisionLine| match (number, review) {
+    let wanted = |line: &&RevisionSummary| match (number, review) {
         (Some(number), _) => line.revision.0 == number,
         // Not the latest, whatever that is by now.
         (None, Some(review)) => line.review_id == Some(review),
@@ -73,9 +73,9 @@ pub(super) fn pick(
 
 /// The last revision that was confirmed before this one.
 pub(super) fn confirmed_before<'r>(
-    revisions: &'r [RevisionLine],
-    line: &RevisionLine,
-) -> Option<&'r RevisionLine> {
+    revisions: &'r [RevisionSummary],
+    line: &RevisionSummary,
+) -> Option<&'r RevisionSummary> {
     revisions.iter().find(|other| other.revision < line.revision && other.status == RevisionStatus::Confirmed)
 }
 
@@ -88,7 +88,7 @@ pub(super) fn show(
     format: Option<DocumentFormat>,
 ) -> Outcome {
     let found = find::find(setup, id, scope)?;
-    let revisions = found.view.revisions(&found.dag)?;
+    let revisions = found.source.revisions(&found.dag)?;
     let number = match (found.revision.map(|named| named.0), number) {
         (Some(named), Some(number)) if named != number => {
             return Err(Failure::usage(format!("the review `{id}` is of revision {named}, not {number}")));
@@ -135,7 +135,7 @@ pub(super) fn write(sheet: &mut Sheet, setup: &Setup, found: &Found, content: &C
     fields::write(sheet, own);
     for (field, (name, tree_hash)) in skills.iter().zip(&dag.skills) {
         fields::write(sheet, std::slice::from_ref(field));
-        skill_files::write(sheet, setup, &found.view, dag, name, tree_hash);
+        skill_files::write(sheet, setup, &found.source, dag, name, tree_hash);
     }
     for (number, task) in dag.tasks.iter().enumerate() {
         sheet.heading(&format!("task {} of {}: {}", number + 1, dag.tasks.len(), task.id));
@@ -158,7 +158,7 @@ pub(super) fn write_changes(
     ));
     write_origin(sheet, setup, found, content);
     diff::write(sheet, &diff::between(&before.dag, dag));
-    skill_files::write_changes(sheet, setup, &found.view, &before.dag, dag);
+    skill_files::write_changes(sheet, setup, &found.source, &before.dag, dag);
 }
 
 /// Writes where a revision comes from and where its tasks will run.
@@ -179,29 +179,33 @@ fn write_origin(sheet: &mut Sheet, setup: &Setup, found: &Found, content: &Conte
 
 /// Where tasks of a confirmed run start: a directory of the run's own, at the node.
 pub(super) fn run_directory(setup: &Setup, found: &Found) -> String {
-    node_directory(setup, &found.view, None).to_string_lossy().into_owned()
+    node_directory(setup, &found.source, None).to_string_lossy().into_owned()
 }
 
 /// Where a task of a run starts.
-pub(super) fn task_directory(setup: &Setup, view: &View, run: &RunLine, dag: &Dag, task: &Task) -> PathBuf {
+pub(super) fn task_directory(
+    setup: &Setup,
+    source: &Source,
+    run: &RunSummary,
+    dag: &Dag,
+    task: &Task,
+) -> Result<PathBuf, Failure> {
     let base = if run.at_node {
-        node_directory(setup, view, Some(&run.run_id.to_string()))
+        node_directory(setup, source, Some(&run.run_id.to_string()))
     } else {
         // The caller's. It is known while the run goes on.
-        let context = Context::load(&setup.data_dir().context(run.key.0))
-            .ok()
-            .filter(|_| matches!(view, View::Here(_)));
-        context.map_or(PathBuf::from("CALLERS_DIR"), |context| context.cwd)
+        let local = source.local_run(run.run_id)?;
+        local.and_then(|local| local.directory()).unwrap_or_else(|| PathBuf::from("CALLERS_DIR"))
     };
-    fields::directory(&base, dag, task)
+    Ok(fields::directory(&base, dag, task))
 }
 
 /// The directory of a run at the node that has it; without a run, of any.
-pub(super) fn node_directory(setup: &Setup, view: &View, run: Option<&str>) -> PathBuf {
+pub(super) fn node_directory(setup: &Setup, source: &Source, run: Option<&str>) -> PathBuf {
     let run = run.unwrap_or(ANY_RUN);
-    match view {
-        View::Here(_) => setup.config.data_dir.value.join("work").join(run),
+    match source {
+        Source::Here(_) => setup.config.data_dir.value.join("work").join(run),
         // Where a node keeps its data, it does not tell.
-        View::Node(_) => PathBuf::from("NODE_DATA_DIR/work").join(run),
+        Source::Node(_) => PathBuf::from("NODE_DATA_DIR/work").join(run),
     }
 }

@@ -3,52 +3,47 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cis_api::calls::{ConfirmDag, PublishDag, RunDefinition, StartRun};
+use cis_api::dag::{DagDecided, DagDecision, DagPath, InScope, Published};
+use cis_api::run::{OwnerOptions, RunContext, RunDefinitionBody, RunStarted, RunSummary, StartBody};
+use cis_api::{Call, Nothing, Request};
+use cis_client::Client;
 use cis_core::dag::params::filled;
 use cis_core::dag::plan::Plan;
 use cis_core::dag::{Dag, Kind};
-use cis_core::id::RunKey;
-use cis_core::source::{Clock, new_run_id};
-use cis_core::task::TaskStatus;
-use cis_engine::command::{Command, SharedDag};
+use cis_core::error::{ErrorCode, Refusal};
+use cis_core::revision::RevisionStatus;
+use cis_core::source::new_run_id;
+use cis_engine::again::confirmed;
+use cis_engine::app::{Answer, App};
 use cis_engine::context::Context;
-use cis_engine::coordinator::Options;
-use cis_engine::recovery::Recovery;
-use cis_engine::session::Session;
-use cis_engine::system::{Process, System, user};
-use cis_engine::{again, select};
-use cis_store::port::{Fate, RevisionStatus, RunRef, StartRun};
-use cis_store::sqlite::Reader;
+use cis_engine::select::{self, Fate};
+use cis_engine::skill::KeptLock;
+use cis_engine::system::{Process, System};
 use serde_json::{Map, Value, json};
 
-use super::definition::{self, Loaded};
-use super::follow::{self, Hand, Interrupts};
+use super::follow::{self, Interrupts};
 use super::notes::tell_copy;
-use super::view::View;
-use super::{Failure, Outcome, Setup, elsewhere, find, node};
+use super::pending::confirm_command;
+use super::{Failure, Outcome, Setup, definition, find, node};
 use crate::cli::RunArgs;
+use crate::source::Source;
+use crate::target::Target;
 use crate::term::text::{self, columns};
 use crate::term::visible::block;
 use crate::term::{Size, reveal};
 
-/// A confirmed definition, ready to run.
-#[derive(Debug)]
-pub(super) struct Ready {
-    pub(super) definition: i64,
-    pub(super) dag: Arc<Dag>,
-    pub(super) plan: Plan,
-    pub(super) skill_dirs: Vec<PathBuf>,
-}
-
 /// How a run is started, beyond what it runs.
-#[derive(Debug, Default)]
-pub(super) struct Wish {
-    pub(super) params: Map<String, Value>,
-    pub(super) max_parallel: Option<u32>,
-    pub(super) detach: bool,
-    pub(super) fates: Option<Vec<Fate>>,
-    pub(super) resumed_from: Option<RunKey>,
-    /// Where the node says, instead of here.
+#[derive(Debug)]
+pub(super) struct Launch {
+    pub(super) dag: Arc<Dag>,
+    /// Where its skills are looked for.
+    pub(super) skill_dirs: Vec<PathBuf>,
+    pub(super) is_detached: bool,
+    /// Its tasks start where the node says, instead of here.
     pub(super) at_node: bool,
+    /// Keeps its skills until they are part of a revision.
+    pub(super) kept: Option<KeptLock>,
 }
 
 /// `cis dag run`.
@@ -58,99 +53,176 @@ pub(super) fn run(setup: &Setup, args: &RunArgs) -> Outcome {
         return Err(Failure::usage("`--scope` says which DAG of a name is meant, and a file has a scope of its own")
             .hint("write `scope = \"…\"` into the file; without it, it is the one of the project around it, or global"));
     }
-    match (is_file, setup.elsewhere()?) {
-        (true, Some(node)) if !args.dry_run => elsewhere::run_file(setup, node, args),
+    match (is_file, setup.named_node()?) {
+        (true, Some(client)) if !args.dry_run => run_file_at(setup, client, args),
         (true, _) => run_file(setup, args),
         (false, _) => run_known(setup, args),
     }
 }
 
+/// Running a file is its caller's own act: it is published, confirmed and started in one go.
 fn run_file(setup: &Setup, args: &RunArgs) -> Outcome {
     let loaded = definition::load(setup, Path::new(&args.target), &args.skills.dirs)?;
     definition::warn(setup, &loaded);
     let params = params(&loaded.dag, &args.params)?;
-    if args.dry_run {
-        return dry_run(setup, &loaded.dag, &loaded.plan, selection(args, &loaded.dag, &loaded.plan, None)?);
-    }
     // Before anything is published: a task that does not exist must not confirm anything.
-    selection(args, &loaded.dag, &loaded.plan, None)?;
+    let fates = selection(args, &loaded.dag, &loaded.plan)?;
+    if args.dry_run {
+        return dry_run(setup, &loaded.dag, &loaded.plan, fates);
+    }
     tell_copy(setup);
-    let options = Options { runs_at_once: true, ..setup.options()? };
-    let mut session = Session::open(options.clone())?;
-    warn_durability(&mut session, args)?;
-    warn_external(&mut session, &loaded.dag)?;
-    let kept = loaded.keep_skills(&options)?;
-    let ready = confirm_own(&mut session, loaded)?;
-    drop(kept);
-    let (resumed_from, before) = match setup.reader()? {
-        Some(reader) if !args.only.is_empty() || !args.from.is_empty() => latest_run(&reader, &ready)?,
-        _ => (None, None),
+    let mut target = setup.target(true)?;
+    warn_durability(&mut target, args)?;
+    warn_external(&mut target, &loaded.dag)?;
+    let launch = Launch {
+        dag: loaded.dag.clone(),
+        kept: loaded.keep_skills(&setup.options()?)?,
+        skill_dirs: loaded.skill_dirs.clone(),
+        is_detached: args.detach,
+        at_node: false,
     };
-    let fates = selection(args, &ready.dag, &ready.plan, before.as_deref())?;
-    let wish = Wish {
-        params,
-        max_parallel: args.max_parallel,
-        detach: args.detach,
-        fates,
-        resumed_from,
-        ..Wish::default()
-    };
-    launch(setup, session, ready, wish)
+    start(setup, target, launch, |owner| {
+        let start = StartBody { owner: selected(owner, args), ..start_body(params, args) };
+        let body = RunDefinitionBody { definition: loaded.body(true), start };
+        Request::<RunDefinition>::new(Nothing {}, Nothing {}, body)
+    })
 }
 
+/// Publishes a file at a node, confirms it if that is allowed, and follows what that starts.
+fn run_file_at(setup: &Setup, client: Client, args: &RunArgs) -> Outcome {
+    refuse_selection(args)?;
+    if !args.params.is_empty() || args.max_parallel.is_some() {
+        let why =
+            "a node starts what is confirmed as it was published, without `--param` and `--max-parallel`";
+        return Err(Failure::usage(why)
+            .hint("publish and confirm it; then `cis run ID --param …` runs it again with others"));
+    }
+    let interrupts = catch_interrupts(args.detach)?;
+    let checked = definition::check(setup, Path::new(&args.target))?;
+    checked.warn();
+    let publish = Request::<PublishDag>::new(Nothing {}, Nothing {}, checked.body(true)?);
+    let published = client.call(&publish)?;
+    let started = start_published(&client, &published)?;
+    attend(setup, Target::Node(client), &started, Arc::new(checked.dag), &[], interrupts)
+}
+
+fn start_published(client: &Client, published: &Published) -> Result<RunStarted, Failure> {
+    if let Some(run_id) = published.run_id {
+        // It is a node that confirms by itself.
+        let run = Source::Node(client.clone()).run_by_id(run_id)?;
+        return run.map(started).ok_or_else(|| Failure::new(ErrorCode::NotFound, "the run is gone"));
+    }
+    let (path, query) = dag_in_scope(published);
+    let content_hash = Some(published.content_hash.clone());
+    if published.revision_status != RevisionStatus::Pending {
+        let body = StartBody { content_hash, ..StartBody::default() };
+        return Ok(client.call(&Request::<StartRun>::new(path, query, body))?);
+    }
+    let body = DagDecision { content_hash, ..DagDecision::default() };
+    match client.call(&Request::<ConfirmDag>::new(path, query, body)) {
+        Ok(decided) => started_by(decided)
+            .ok_or_else(|| Failure::new(ErrorCode::Unavailable, "the node confirmed it and started nothing")),
+        Err(refusal) if refusal.code == ErrorCode::Forbidden => Err(awaits_confirmation(published, &refusal)),
+        Err(refusal) => Err(refusal.into()),
+    }
+}
+
+fn dag_in_scope(published: &Published) -> (DagPath, InScope) {
+    let Published { dag_id, scope, .. } = published;
+    (DagPath { id: dag_id.to_string() }, InScope { scope: Some(scope.clone()) })
+}
+
+fn awaits_confirmation(published: &Published, refusal: &Refusal) -> Failure {
+    let Published { dag_id, revision, review_id, .. } = published;
+    let why = format!("`{dag_id}` revision {revision} is published and waits for confirmation: {refusal}");
+    let command = review_id.map_or("cis pending".to_owned(), confirm_command);
+    Failure::new(ErrorCode::AwaitingConfirmation, why).hint(format!("an approver types `{command}`"))
+}
+
+/// A run that was started before.
+fn started(run: RunSummary) -> RunStarted {
+    let (label, message) = (run.label(), String::new());
+    let RunSummary { run_id, dag_id, scope, number, status, .. } = run;
+    RunStarted { run_id, run: label, dag_id, scope, number, status, message }
+}
+
+/// What a confirmation started.
+pub(super) fn started_by(decided: DagDecided) -> Option<RunStarted> {
+    let DagDecided { run_id, run, number, run_status, dag_id, scope, message, .. } = decided;
+    let (run, message) = (run.unwrap_or_default(), message.unwrap_or_default());
+    Some(RunStarted { run_id: run_id?, run, dag_id, scope, number: number?, status: run_status?, message })
+}
+
+/// Runs confirmed content again.
 fn run_known(setup: &Setup, args: &RunArgs) -> Outcome {
     let found = find::find_named(setup, &args.target, args.scope.scope.as_deref())?;
-    let revisions = found.view.revisions(&found.dag)?;
-    let revision = again::confirmed(&found.dag, &revisions, None)?;
+    let revisions = found.source.revisions(&found.dag)?;
+    let revisions: Vec<_> = revisions.iter().collect();
+    let revision = *confirmed(&found.dag.dag_id, &revisions, None)?;
     if revisions.first().is_some_and(|latest| latest.status == RevisionStatus::Pending) {
         crate::term::report::warn(&format!(
             "a newer revision of `{}` waits for confirmation; revision {} runs",
             args.target, revision.revision
         ));
     }
-    let dag = Arc::new(found.view.definition(&found.dag, revision)?);
+    let (dag_id, scope) = (&found.dag.dag_id, &found.dag.scope);
+    let dag = Arc::new(found.source.definition(dag_id, scope, &revision.content_hash)?);
+    let params = params(&dag, &args.params)?;
+    let shows_all = args.dry_run && args.only.is_empty() && args.from.is_empty();
+    if !found.source.is_here() && !shows_all {
+        refuse_selection(args)?;
+    }
     let plan = Plan::new(&dag);
-    let here = std::env::current_dir().unwrap_or_default();
-    let skill_dirs = setup.skill_dirs(&args.skills.dirs, &here);
-    let ready = Ready { definition: revision.key, dag, plan, skill_dirs };
-    let params = params(&ready.dag, &args.params)?;
-    let reader = match found.view {
-        View::Here(reader) => reader,
-        View::Node(_) if args.dry_run && args.only.is_empty() && args.from.is_empty() => {
-            return dry_run(setup, &ready.dag, &ready.plan, None);
-        }
-        View::Node(node) => {
-            return elsewhere::run_known(setup, node, &ready.dag, &revision.content_hash, &params, args);
-        }
-    };
-    let (resumed_from, before) = if args.only.is_empty() && args.from.is_empty() {
-        (None, None)
-    } else {
-        latest_run(&reader, &ready)?
-    };
-    let fates = selection(args, &ready.dag, &ready.plan, before.as_deref())?;
+    let fates = selection(args, &dag, &plan)?;
     if args.dry_run {
-        return dry_run(setup, &ready.dag, &ready.plan, fates);
+        return dry_run(setup, &dag, &plan, fates);
     }
     tell_copy(setup);
-    let mut session = Session::open(Options { runs_at_once: true, ..setup.options()? })?;
-    warn_durability(&mut session, args)?;
-    warn_external(&mut session, &ready.dag)?;
-    let wish = Wish {
-        params,
-        max_parallel: args.max_parallel,
-        detach: args.detach,
-        fates,
-        resumed_from,
-        ..Wish::default()
-    };
-    launch(setup, session, ready, wish)
+    let mut target = setup.target(true)?;
+    warn_durability(&mut target, args)?;
+    warn_external(&mut target, &dag)?;
+    let here = std::env::current_dir().unwrap_or_default();
+    let skill_dirs = setup.skill_dirs(&args.skills.dirs, &here);
+    let launch = Launch { dag, skill_dirs, is_detached: args.detach, at_node: false, kept: None };
+    start(setup, target, launch, |owner| {
+        let content_hash = Some(revision.content_hash.clone());
+        let owner = selected(owner, args);
+        let body = StartBody { content_hash, owner, ..start_body(params, args) };
+        let (path, query) = (DagPath { id: dag_id.to_string() }, InScope { scope: Some(scope.clone()) });
+        Request::<StartRun>::new(path, query, body)
+    })
 }
 
-/// Says so where tasks wait for others to claim them, and there is nobody to ask for them.
-fn warn_external(session: &mut Session, dag: &Dag) -> Result<(), Failure> {
+fn start_body(params: Map<String, Value>, args: &RunArgs) -> StartBody {
+    StartBody { params, max_parallel: args.max_parallel, content_hash: None, owner: None }
+}
+
+/// With the tasks that were named, which only the owner's coordinator takes.
+fn selected(owner: Option<OwnerOptions>, args: &RunArgs) -> Option<OwnerOptions> {
+    owner.map(|owner| OwnerOptions { only: args.only.clone(), from: args.from.clone(), ..owner })
+}
+
+/// What only a coordinator of this machine can do.
+fn refuse_selection(args: &RunArgs) -> Result<(), Failure> {
+    let given = [
+        ("--only", !args.only.is_empty()),
+        ("--from", !args.from.is_empty()),
+        ("--durability", args.durability.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((flag, _)) => Err(Failure::usage(format!("a node does not take `{flag}`"))
+            .hint("`cis dag retry ID TASK` runs a task and everything that depends on it again")),
+    }
+}
+
+/// Says so where tasks wait for workers to claim them, and no node serves any.
+fn warn_external(target: &mut Target, dag: &Dag) -> Result<(), Failure> {
     let external = dag.tasks.iter().filter(|task| matches!(task.kind, Kind::External { .. })).count();
-    if external > 0 && session.ask(Command::Hello)?.hello()?.address.is_none() {
+    if external == 0 {
+        return Ok(());
+    }
+    if target.coordinator()?.is_some_and(|coordinator| coordinator.address.is_none()) {
         let wait =
             if external == 1 { "waits for others to claim it" } else { "wait for others to claim them" };
         let tasks = text::count(external, "task");
@@ -162,94 +234,108 @@ fn warn_external(session: &mut Session, dag: &Dag) -> Result<(), Failure> {
 }
 
 /// Says so where the caller's wish for durability goes to a coordinator that has another.
-fn warn_durability(session: &mut Session, args: &RunArgs) -> Result<(), Failure> {
-    if let Some(wanted) = args.durability.as_deref().filter(|_| !session.is_here()) {
-        let has = session.ask(Command::Hello)?.hello()?.durability.word();
-        if has != wanted {
-            let told = format!("another `cis` coordinates this data directory, with durability `{has}`");
-            crate::term::report::warn(&told);
-        }
+fn warn_durability(target: &mut Target, args: &RunArgs) -> Result<(), Failure> {
+    let Some(wanted) = args.durability.as_deref() else { return Ok(()) };
+    if let Some(has) = target.coordinator()?.map(|coordinator| coordinator.durability)
+        && has != wanted
+    {
+        let told = format!("another `cis` coordinates this data directory, with durability `{has}`");
+        crate::term::report::warn(&told);
     }
     Ok(())
 }
 
-/// Publishes and confirms in one go: running a file is its caller's own act.
-fn confirm_own(session: &mut Session, loaded: Loaded) -> Result<Ready, Failure> {
-    let by = user();
-    let publish = Command::Publish {
-        dag: SharedDag(loaded.dag.clone()),
-        content_hash: loaded.content_hash.clone(),
-        new_revision: true,
-        by: by.clone(),
-    };
-    let published = session.ask(publish)?.published()?;
-    if published.status == RevisionStatus::Pending {
-        let (definition, content_hash) = (published.definition, loaded.content_hash);
-        session.ask(Command::Settle { definition, content_hash, confirm: true, by })?.settled()?;
-    }
-    Ok(Ready {
-        definition: published.definition,
-        dag: loaded.dag,
-        plan: loaded.plan,
-        skill_dirs: loaded.skill_dirs,
-    })
-}
-
-/// Starts the run and follows it to its end, unless it is detached.
-pub(super) fn launch(setup: &Setup, mut session: Session, ready: Ready, wish: Wish) -> Outcome {
+/// Starts a run and follows it to its end, unless it is detached. `request` is given what only the owner of a data directory
+/// says of a run.
+pub(super) fn start<C>(
+    setup: &Setup,
+    mut target: Target,
+    launch: Launch,
+    request: impl FnOnce(Option<OwnerOptions>) -> Request<C>,
+) -> Outcome
+where
+    C: Call<Response = RunStarted>,
+    App: Answer<C>,
+{
     let cwd = std::env::current_dir().map_err(|e| Failure::usage(format!("no current directory: {e}")))?;
-    if let Some(recovery) = session.recovery()?.filter(Recovery::took_up) {
-        tell!("{recovery}");
-    }
-    let request = StartRun {
-        key: None,
-        run_id: new_run_id(&System, &System),
-        definition: ready.definition,
-        params: wish.params,
-        max_parallel: wish.max_parallel,
-        attached: !wish.detach,
-        at_node: wish.at_node,
-        traceparent: None,
-        fates: wish.fates,
-        resumed_from: wish.resumed_from,
-        by_confirmation: false,
-        by: user(),
-        by_proven: true,
-        now: System.now(),
-    };
+    tell_recovery(&mut target)?;
+    let Launch { dag, skill_dirs, is_detached, at_node, kept } = launch;
     // Those it would not be looked for in otherwise.
     let usual = setup.skill_dirs(&[], &cwd);
-    let named: Vec<PathBuf> = ready.skill_dirs.iter().filter(|dir| !usual.contains(dir)).cloned().collect();
+    let named: Vec<PathBuf> = skill_dirs.iter().filter(|dir| !usual.contains(dir)).cloned().collect();
     // Caught before the run exists: from then on a Ctrl-C means the run.
-    let interrupts = (!wish.detach).then(Interrupts::catch).transpose()?;
-    let context = match wish.at_node {
-        true => Context { owner: Process::own(), ..node::context(setup, &ready.skill_dirs) },
-        false => Context::of_caller(cwd, ready.skill_dirs),
+    let interrupts = catch_interrupts(is_detached)?;
+    let owner = match target.is_node() {
+        true => None,
+        false => {
+            let context = match at_node {
+                true => Context { owner: Process::own(), ..node::context(setup, &skill_dirs) },
+                false => Context::of_caller(cwd, skill_dirs),
+            };
+            Some(OwnerOptions {
+                run_id: Some(new_run_id(&System, &System)),
+                attached: !is_detached,
+                context: Some(run_context(&context)),
+                ..OwnerOptions::default()
+            })
+        }
     };
-    let run = session.start(request, context)?;
+    let started = target.start(&request(owner), !is_detached)?;
+    drop(kept);
+    attend(setup, target, &started, dag, &named, interrupts)
+}
+
+/// The environment and directory of tasks, as the coordinator is told.
+pub(super) fn run_context(context: &Context) -> RunContext {
+    RunContext(json!(context))
+}
+
+/// Says what the coordinator took up, if it is the one that began in this process.
+pub(super) fn tell_recovery(target: &mut Target) -> Result<(), Failure> {
+    if let Target::Here(session) = target
+        && session.is_here()
+        && let Some(recovery) = session.coordinator()?.recovery
+    {
+        tell!("{recovery}");
+    }
+    Ok(())
+}
+
+fn catch_interrupts(is_detached: bool) -> Result<Option<Interrupts>, Failure> {
+    (!is_detached).then(Interrupts::catch).transpose()
+}
+
+/// Follows a run that has started, unless it is left alone.
+fn attend(
+    setup: &Setup,
+    target: Target,
+    run: &RunStarted,
+    dag: Arc<Dag>,
+    skill_dirs: &[PathBuf],
+    interrupts: Option<Interrupts>,
+) -> Outcome {
     let Some(interrupts) = interrupts else {
-        let closed = session.close();
-        tell_detached(setup, &run, ready.dag.tasks.len());
+        let closed = target.close();
+        tell_detached(setup, run, dag.tasks.len());
         closed?;
         return Ok(0);
     };
-    follow::follow(setup, Hand::Here(Box::new(session)), &run, ready.dag, &named, interrupts)
+    follow::follow(setup, target, run, dag, skill_dirs, interrupts)
 }
 
-pub(super) fn tell_detached(setup: &Setup, run: &RunRef, tasks: usize) {
-    let label = format!("{}#{}", run.dag_id, run.number);
+pub(super) fn tell_detached(setup: &Setup, started: &RunStarted, tasks: usize) {
+    let RunStarted { run_id, run, dag_id, number, status, .. } = started;
     if setup.json {
-        let status = run.status.word();
-        let told = json!({"success": true, "run_id": run.run_id, "run": label, "dag_id": run.dag_id,
-                          "number": run.number, "status": status, "tasks_count": tasks});
+        let told = json!({"success": true, "run_id": run_id, "run": run, "dag_id": dag_id, "number": number,
+                          "status": status, "tasks_count": tasks});
         say_json!(told);
     } else {
-        if run.status.is_terminal() {
-            say!("{label} is over already: {}", run.status);
+        if status.is_terminal() {
+            say!("{run} is over already: {status}");
             return;
         }
-        say!("Started {label} in the background ({})", text::count(tasks, "task"));
-        tell!("hint: `cis status {label} --watch` shows it, `cis dag cancel {label}` stops it");
+        say!("Started {run} in the background ({})", text::count(tasks, "task"));
+        tell!("hint: `cis status {run} --watch` shows it, `cis dag cancel {run}` stops it");
     }
 }
 
@@ -278,32 +364,12 @@ fn typed(key: &str, text: &str, default: Option<&Value>) -> Result<Value, Failur
     })
 }
 
-/// The latest run of this very revision and how its tasks stand, to carry over from.
-fn latest_run(reader: &Reader, ready: &Ready) -> Result<(Option<RunKey>, Option<Vec<TaskStatus>>), Failure> {
-    let scope = Some(ready.dag.scope.as_str());
-    let Some(dag) = reader.dag(ready.dag.dag_id.as_str(), scope)?.into_iter().next() else {
-        return Ok((None, None));
-    };
-    let runs = reader.runs(Some(dag.key), 50)?;
-    let Some(run) =
-        runs.into_iter().find(|run| run.definition == ready.definition && run.status.is_terminal())
-    else {
-        return Ok((None, None));
-    };
-    let statuses = reader.statuses(&run)?;
-    Ok((Some(run.key), Some(statuses)))
-}
-
-fn selection(
-    args: &RunArgs,
-    dag: &Dag,
-    plan: &Plan,
-    before: Option<&[TaskStatus]>,
-) -> Result<Option<Vec<Fate>>, Failure> {
+/// What would run of a DAG; what is carried over from an earlier run is not known here.
+fn selection(args: &RunArgs, dag: &Dag, plan: &Plan) -> Result<Option<Vec<Fate>>, Failure> {
     Ok(if !args.only.is_empty() {
-        Some(select::only(plan, &select::named(dag, &args.only)?, before))
+        Some(select::only(plan, &select::named(dag, &args.only)?, None))
     } else if !args.from.is_empty() {
-        Some(select::from(plan, &select::named(dag, &args.from)?, before))
+        Some(select::from(plan, &select::named(dag, &args.from)?, None))
     } else {
         None
     })

@@ -6,8 +6,8 @@ use std::path::Path;
 use cis_core::dag::Dag;
 use cis_engine::skill::{KeptFile, KeptSkills, KeptTree, Shown, SkillPath};
 
-use super::view::View;
 use super::{Setup, diff};
+use crate::source::Source;
 use crate::term::Sheet;
 use crate::term::text::{count, thousands};
 
@@ -18,8 +18,15 @@ const FILES_SHOWN: usize = 200;
 const CONTENT_BYTES_MAX: u64 = 64 << 10;
 
 /// Writes what is known of the files of a pinned skill.
-pub(super) fn write(sheet: &mut Sheet, setup: &Setup, view: &View, dag: &Dag, name: &str, tree_hash: &str) {
-    let Some(tree) = find(sheet, setup, view, dag, name, tree_hash) else { return };
+pub(super) fn write(
+    sheet: &mut Sheet,
+    setup: &Setup,
+    source: &Source,
+    dag: &Dag,
+    name: &str,
+    tree_hash: &str,
+) {
+    let Some(tree) = find(sheet, setup, source, dag, name, tree_hash) else { return };
     sheet.field("kept in", &tree.place.to_string_lossy());
     sheet.verbatim("program", &tree.program.as_ref().map_or_else(Clone::clone, |argv| argv.join(" ")));
     sheet.name(&format!("files ({})", thousands(tree.files.len())));
@@ -33,7 +40,7 @@ pub(super) fn write(sheet: &mut Sheet, setup: &Setup, view: &View, dag: &Dag, na
 }
 
 /// Writes what changed in the skills that `before` and `after` pin differently.
-pub(super) fn write_changes(sheet: &mut Sheet, setup: &Setup, view: &View, before: &Dag, after: &Dag) {
+pub(super) fn write_changes(sheet: &mut Sheet, setup: &Setup, source: &Source, before: &Dag, after: &Dag) {
     for (name, tree_hash) in &after.skills {
         let old = before.skills.get(name);
         if old == Some(tree_hash) || !tree_hash.starts_with("sha256:") {
@@ -41,15 +48,15 @@ pub(super) fn write_changes(sheet: &mut Sheet, setup: &Setup, view: &View, befor
         }
         sheet.heading(&format!("skill {name}: {}", if old.is_some() { "changed" } else { "added" }));
         let Some(old) = old else {
-            write(sheet, setup, view, after, name, tree_hash);
+            write(sheet, setup, source, after, name, tree_hash);
             continue;
         };
-        let Some(new) = find(sheet, setup, view, after, name, tree_hash) else { continue };
+        let Some(new) = find(sheet, setup, source, after, name, tree_hash) else { continue };
         match KeptSkills::of(&setup.data_dir()).look(name, old) {
             Shown::Tree(old) => write_tree_changes(sheet, &old, &new),
             Shown::BuiltIn | Shown::Missing | Shown::Altered(_) => {
                 sheet.remark("its files before are not kept: these are all it has now");
-                write(sheet, setup, view, after, name, tree_hash);
+                write(sheet, setup, source, after, name, tree_hash);
                 continue;
             }
         }
@@ -61,12 +68,12 @@ pub(super) fn write_changes(sheet: &mut Sheet, setup: &Setup, view: &View, befor
 fn find(
     sheet: &mut Sheet,
     setup: &Setup,
-    view: &View,
+    source: &Source,
     dag: &Dag,
     name: &str,
     tree_hash: &str,
 ) -> Option<KeptTree> {
-    if matches!(view, View::Node(_)) {
+    if !source.is_here() {
         if tree_hash.starts_with("sha256:") {
             let id = &dag.dag_id;
             sheet

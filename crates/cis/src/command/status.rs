@@ -3,13 +3,15 @@
 use std::io::IsTerminal;
 use std::sync::Arc;
 
+use cis_api::dag::Decision;
+use cis_api::run::RunSummary;
+use cis_api::task::TaskSummary;
+use cis_core::dag::Task;
 use cis_core::run::RunStatus;
 use cis_core::source::{Clock, Timestamp};
 use cis_core::task::TaskStatus;
-use cis_engine::session;
+use cis_engine::host::spawn_background;
 use cis_engine::system::System;
-use cis_store::port::DecisionLine;
-use cis_store::sqlite::reader::{RunLine, TaskLine};
 use serde_json::{Value, json};
 
 use super::find::{self, Found};
@@ -19,12 +21,13 @@ use super::watch::{Watch, elapsed};
 use super::{Failure, Outcome, Setup, list, pending};
 use crate::cli::StatusArgs;
 use crate::live::{self, Screen};
+use crate::source::task_of;
 use crate::term::face::{BOLD, DIM, paint};
 use crate::term::table::Cell;
 use crate::term::{Face, Size, Table, face, out, reveal, text, time};
 
 /// Tasks listed at most; of larger runs, those that are not plainly completed or waiting.
-const TASKS_SHOWN: u32 = 200;
+const TASKS_SHOWN: usize = 200;
 
 /// How often a watched run is looked at.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
@@ -54,11 +57,11 @@ pub(super) fn status(setup: &Setup, args: &StatusArgs) -> Outcome {
 /// nothing stays "running" because nobody is there.
 pub(super) fn take_up(setup: &Setup) -> Result<(), Failure> {
     // A node takes care of its own.
-    if setup.elsewhere()?.is_some() {
+    if setup.named_node()?.is_some() {
         return Ok(());
     }
     if let Ok(Some(lock)) = setup.data_dir().try_lock() {
-        session::spawn_background(&setup.options()?, lock)?;
+        spawn_background(&setup.options()?, lock)?;
         tell!("note: its coordinator was gone; a new one takes it up");
     }
     Ok(())
@@ -69,17 +72,17 @@ fn to_json(found: &Found) -> Result<Value, Failure> {
                           "status": found.dag.status, "revision": found.dag.revision, "runs": found.dag.runs});
     if let Some(run) = &found.run {
         let done = run.total - run.left;
-        let tasks = found.view.tasks(run, &[], u32::MAX)?;
+        let tasks = found.source.tasks(run, &[], usize::MAX)?;
         told["status"] = json!(run.status);
         told["run_id"] = json!(run.run_id);
         told["version"] = json!(run.version);
-        told["progress"] = json!(u64::from(done) * 100 / u64::from(run.total));
+        told["progress"] = json!(u64::from(done) * 100 / u64::from(run.total.max(1)));
         told["completed"] = json!(run.completed);
         told["total"] = json!(run.total);
         told["run"] = json!(run);
         told["tasks"] = json!(tasks);
     } else {
-        told["revisions"] = json!(found.view.revisions(&found.dag)?);
+        told["revisions"] = json!(found.source.revisions(&found.dag)?);
     }
     Ok(told)
 }
@@ -87,7 +90,7 @@ fn to_json(found: &Found) -> Result<Value, Failure> {
 fn show_dag(found: &Found) -> Result<(), Failure> {
     let face = face::revision(&found.dag.status);
     say!("{}  {}", paint(BOLD, found.dag.dag_id.as_str()), face.label());
-    let revisions = found.view.revisions(&found.dag)?;
+    let revisions = found.source.revisions(&found.dag)?;
     for revision in revisions.iter().take(5) {
         say!(
             "  revision {} {} {}, published by {}",
@@ -107,13 +110,13 @@ fn show_dag(found: &Found) -> Result<(), Failure> {
 }
 
 /// `rejected by ann 3 min ago: too late`
-fn decided(word: &str, decision: &DecisionLine, now: Timestamp) -> String {
-    let DecisionLine { decided_by, decided_at, note } = decision;
+fn decided(word: &str, decision: &Decision, now: Timestamp) -> String {
+    let Decision { decided_by, decided_at, note } = decision;
     let note = note.as_ref().map_or_else(String::new, |note| format!(": {note}"));
     format!("{word} by {decided_by} {}{note}", time::ago(now, *decided_at))
 }
 
-fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
+fn show_run(found: &Found, run: &RunSummary) -> Result<(), Failure> {
     let now = System.now();
     let face = Face::from(run.status);
     let took = run.completed_at.unwrap_or(now).since(run.created_at);
@@ -157,23 +160,24 @@ fn show_run(found: &Found, run: &RunLine) -> Result<(), Failure> {
     Ok(())
 }
 
-fn tasks_to_show(found: &Found, run: &RunLine) -> Result<(Vec<TaskLine>, bool), Failure> {
-    if run.total <= TASKS_SHOWN {
-        return Ok((found.view.tasks(run, &[], TASKS_SHOWN)?, true));
+fn tasks_to_show(found: &Found, run: &RunSummary) -> Result<(Vec<TaskSummary>, bool), Failure> {
+    if run.total as usize <= TASKS_SHOWN {
+        return Ok((found.source.tasks(run, &[], TASKS_SHOWN)?, true));
     }
-    let mut tasks = found.view.tasks(run, &[TaskStatus::Waiting], TASKS_SHOWN)?;
-    tasks.extend(found.view.live(run, TASKS_SHOWN)?);
+    let mut tasks = found.source.tasks(run, &[TaskStatus::Waiting], TASKS_SHOWN)?;
+    tasks.extend(found.source.live(run, TASKS_SHOWN)?);
     if run.failed + run.debts + run.cancelled > 0 {
-        tasks.extend(found.view.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], TASKS_SHOWN)?);
+        tasks.extend(found.source.tasks(run, &[TaskStatus::Failed, TaskStatus::TimedOut], TASKS_SHOWN)?);
     }
     Ok((tasks, false))
 }
 
-fn task_table(found: &Found, run: &RunLine, tasks: &[TaskLine]) -> Result<Table, Failure> {
+fn task_table(found: &Found, run: &RunSummary, tasks: &[TaskSummary]) -> Result<Table, Failure> {
     let now = System.now();
-    let dag = found.view.definition_of(run)?;
+    let dag = found.source.definition_of(run)?;
     let mut table = Table::new(&["TASK", "STATUS", ">TOOK", ">TRY", "NOTE"]);
     for task in tasks {
+        let definition = task_of(&dag, run, task);
         let waits = task.status == TaskStatus::Running && task.started_at.is_none();
         let face = Face::from(if waits { TaskStatus::Ready } else { task.status });
         let note = match task.status {
@@ -181,11 +185,12 @@ fn task_table(found: &Found, run: &RunLine, tasks: &[TaskLine]) -> Result<Table,
                 let decision = task.decision.as_ref().map(|decision| decided("approved", decision, now));
                 decision.into_iter().chain(outputs(task)).collect::<Vec<_>>().join(", ")
             }
-            TaskStatus::Waiting => pending::question(task.review_id, &dag.tasks[task.ix.index()]),
+            TaskStatus::Waiting => definition
+                .map_or_else(String::new, |definition| pending::question(task.review_id, definition)),
             _ => task.cause.clone().unwrap_or_default(),
         };
         table.row([
-            dag.tasks[task.ix.index()].title().into(),
+            definition.map_or(task.task_id.as_str(), Task::title).into(),
             Cell::styled(face.label()),
             elapsed(task, now).map_or(String::new(), |took| took.to_string()).into(),
             if task.attempt > 1 { task.attempt.to_string() } else { String::new() }.into(),
@@ -196,7 +201,7 @@ fn task_table(found: &Found, run: &RunLine, tasks: &[TaskLine]) -> Result<Table,
 }
 
 /// `rows=3 size=12`
-fn outputs(task: &TaskLine) -> Option<String> {
+fn outputs(task: &TaskSummary) -> Option<String> {
     let Some(Value::Object(values)) = &task.outputs else { return None };
     let told: Vec<String> = values
         .iter()
@@ -217,10 +222,10 @@ fn watch(setup: &Setup, found: Found) -> Outcome {
         }
         return Ok(if found.dag.status == "pending" { 5 } else { 0 });
     };
-    let dag = Arc::new(found.view.definition_of(&run)?);
-    let mut watch = Watch::new(found.view, run, dag, setup.data_dir())?;
+    let dag = Arc::new(found.source.definition_of(&run)?);
+    let mut watch = Watch::new(found.source, run, dag)?;
     let drawn = !setup.json
-        && watch.is_here()
+        && watch.source.is_here()
         && live::wanted(std::io::stderr().is_terminal(), std::env::var("TERM").ok().as_deref());
     let mut screen = Screen::new(std::io::stderr(), true);
     let interrupts = Interrupts::catch()?;

@@ -1,14 +1,15 @@
 //! `cis token create`, `list`, `revoke`.
 
-use cis_core::access::{Caller, Preset};
+use cis_api::calls::{CreateToken, RevokeToken};
+use cis_api::error::Success;
+use cis_api::token::{CreateTokenBody, TokenPath};
+use cis_api::{Nothing, Request};
+use cis_core::access::Preset;
 use cis_core::dag::parse::duration;
 use cis_core::error::ErrorCode;
 use cis_core::id::Scope;
 use cis_core::source::{Clock, Millis};
-use cis_engine::command::Command;
-use cis_engine::session::Session;
-use cis_engine::system::{System, user};
-use cis_engine::token::FreshToken;
+use cis_engine::system::System;
 use serde_json::json;
 
 use super::{Failure, Outcome, Setup, list};
@@ -38,26 +39,28 @@ fn create(
         return Err(Failure::usage(format!("`{preset}` is none of {}", words.join(", "))));
     };
     let lasts = expires.map(duration::from_text).transpose().map_err(Failure::usage)?;
-    let scopes = self::scopes(scopes)?;
-    let made = match setup.elsewhere()? {
-        Some(node) => node.create_token(&identity, preset, scopes.as_deref(), lasts)?,
-        None => create_here(setup, Caller::preset(identity, preset, scopes), lasts)?,
-    };
+    let body = token_body(identity, preset, self::scopes(scopes)?, lasts);
+    let made = setup.call(&Request::<CreateToken>::new(Nothing {}, Nothing {}, body))?;
     if setup.json {
-        say_json!(json!({"success": true, "token_id": made.token_id, "token": made.secret}));
+        say_json!(json!(Success::new(made)));
     } else {
-        say!("{}", made.secret);
+        say!("{}", made.token);
         tell!("hint: this is shown once; `cis token revoke {}` takes it back", made.token_id);
     }
     Ok(0)
 }
 
-fn create_here(setup: &Setup, caller: Caller, lasts: Option<Millis>) -> Result<FreshToken, Failure> {
-    let expires_at = lasts.map(|lasts| System.now().after(lasts));
-    let mut session = Session::open(setup.options()?)?;
-    let made = session.ask(Command::CreateToken { caller, by: user(), expires_at }).and_then(|r| r.token());
-    session.close()?;
-    Ok(made?)
+/// What is asked for. Whole seconds are told as such.
+pub(super) fn token_body(
+    identity: String,
+    preset: Preset,
+    scopes: Option<Vec<Scope>>,
+    lasts: Option<Millis>,
+) -> CreateTokenBody {
+    let is_whole = |lasts: &Millis| lasts.0.is_multiple_of(1_000);
+    let expires_sec = lasts.filter(is_whole).map(|lasts| lasts.0 / 1_000);
+    let expires_ms = lasts.filter(|lasts| !is_whole(lasts)).map(|lasts| lasts.0);
+    CreateTokenBody { identity, preset, scopes, expires_sec, expires_ms }
 }
 
 /// Scopes as they were typed; none means all of them.
@@ -70,8 +73,8 @@ pub(super) fn scopes(given: &[String]) -> Result<Option<Vec<Scope>>, Failure> {
 }
 
 fn show(setup: &Setup) -> Outcome {
-    let tokens = match setup.view()? {
-        Some(view) => view.tokens()?,
+    let tokens = match setup.source()? {
+        Some(source) => source.tokens()?,
         None => Vec::new(),
     };
     if setup.json {
@@ -101,26 +104,35 @@ fn show(setup: &Setup) -> Outcome {
 }
 
 fn revoke(setup: &Setup, token_id: &str) -> Outcome {
-    let revoked = match setup.elsewhere()? {
-        Some(node) => node.revoke_token(token_id)?,
-        None => revoke_here(setup, token_id)?,
+    let path = TokenPath { id: token_id.to_owned() };
+    let mut target = setup.target(false)?;
+    let revoked = target.call(&Request::<RevokeToken>::new(path, Nothing {}, Nothing {}));
+    target.close()?;
+    let revoked = match revoked {
+        Err(refusal) if refusal.code == ErrorCode::NotFound => {
+            return Err(Failure::new(ErrorCode::NotFound, format!("no token `{token_id}` that is good"))
+                .hint("`cis token list` shows them"));
+        }
+        revoked => revoked?,
     };
-    if !revoked {
-        return Err(Failure::new(ErrorCode::NotFound, format!("no token `{token_id}` that is good"))
-            .hint("`cis token list` shows them"));
-    }
     if setup.json {
-        say_json!(json!({"success": true, "token_id": token_id, "status": "revoked"}));
+        say_json!(json!(Success::new(revoked)));
     } else {
         say!("Revoked {token_id}");
     }
     Ok(0)
 }
 
-fn revoke_here(setup: &Setup, token_id: &str) -> Result<bool, Failure> {
-    let mut session = Session::open(setup.options()?)?;
-    let revoked =
-        session.ask(Command::RevokeToken { token_id: token_id.to_owned() }).and_then(|reply| reply.revoked());
-    session.close()?;
-    Ok(revoked?)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_seconds_are_told_as_seconds_and_others_exactly() {
+        let body = |lasts| token_body("a".to_owned(), Preset::Agent, None, lasts);
+        let told = |lasts| (body(lasts).expires_sec, body(lasts).expires_ms);
+        assert_eq!(told(None), (None, None));
+        assert_eq!(told(Some(Millis(3_600_000))), (Some(3_600), None));
+        assert_eq!(told(Some(Millis(1_500))), (None, Some(1_500)));
+    }
 }

@@ -2,20 +2,19 @@
 
 use std::sync::Arc;
 
-use cis_core::dag::Dag;
-use cis_core::event::{Change, Event};
+use cis_api::run::RunSummary;
+use cis_api::task::TaskSummary;
+use cis_core::dag::{Dag, Task};
+use cis_core::event::{Change, Event, Subject};
 use cis_core::id::{Position, TaskIx};
 use cis_core::source::{Millis, Timestamp};
 use cis_core::task::{TaskMove, TaskStatus};
-use cis_engine::data_dir::DataDir;
-use cis_store::sqlite::reader::{RunLine, TaskLine};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::view::View;
 use super::{Failure, pending};
 use crate::live::{FailedTask, RunView, RunningTask, SMALL_RUN, TaskLine as ViewLine, Totals, Transition};
-use crate::remote::News;
+use crate::source::{LocalRun, News, Source, task_of};
 
 /// Events read at once.
 const CHUNK: u32 = 5_000;
@@ -29,75 +28,92 @@ const RUNNING_SHOWN: u32 = 64;
 /// A run being watched.
 #[derive(Debug)]
 pub(super) struct Watch {
-    pub(super) view: View,
-    pub(super) run: RunLine,
+    pub(super) source: Source,
+    pub(super) run: RunSummary,
     pub(super) dag: Arc<Dag>,
-    data_dir: DataDir,
-    position: Position,
-    /// Where events of a run elsewhere come in.
-    news: Option<News>,
+    feed: Feed,
     statuses: Vec<TaskStatus>,
     totals: Totals,
     failures: Vec<FailedTask>,
 }
 
+/// Where events come from.
+#[derive(Debug)]
+enum Feed {
+    /// The store of this machine, read up to a position.
+    Here(Box<LocalRun>, Position),
+    Node(News),
+    /// A run at a node, of which there is nothing more to hear.
+    Over,
+}
+
 impl Watch {
     /// Watches `run` from its beginning.
-    pub(super) fn new(view: View, run: RunLine, dag: Arc<Dag>, data_dir: DataDir) -> Result<Self, Failure> {
-        let news = match &view {
-            View::Here(_) => None,
-            View::Node(node) => Some(node.follow(&run, &dag)?),
+    pub(super) fn new(source: Source, run: RunSummary, dag: Arc<Dag>) -> Result<Self, Failure> {
+        let (feed, statuses) = match &source {
+            Source::Node(client) => {
+                let pending = vec![TaskStatus::Pending; dag.tasks.len()];
+                (Feed::Node(News::follow(client, &run, &dag)?), pending)
+            }
+            Source::Here(here) => {
+                let local = LocalRun::open(here, run.run_id)?;
+                let statuses = local.first_statuses(&dag);
+                (Feed::Here(Box::new(local), Position(0)), statuses)
+            }
         };
-        let statuses: Vec<TaskStatus> = (0..run.total).map(|ix| run.first_status(&dag, TaskIx(ix))).collect();
         let mut totals = Totals::default();
         statuses.iter().for_each(|status| totals.add(*status));
-        let (position, failures) = (Position(0), Vec::new());
-        Ok(Self { view, run, dag, data_dir, position, news, statuses, totals, failures })
+        Ok(Self { source, run, dag, feed, statuses, totals, failures: Vec::new() })
     }
 
-    /// Is the run one of this data directory?
-    pub(super) fn is_here(&self) -> bool {
-        matches!(self.view, View::Here(_))
+    /// The run in the store of this machine, if it is there.
+    pub(super) fn local(&self) -> Option<&LocalRun> {
+        match &self.feed {
+            Feed::Here(local, _) => Some(local),
+            Feed::Node(_) | Feed::Over => None,
+        }
     }
 
     /// Has it ended, and has everything been told that led there?
     pub(super) fn is_over(&self) -> bool {
-        self.run.status.is_terminal() && self.news.is_none()
+        // A run that is stopped before it began is over before its tasks are.
+        self.run.status.is_terminal() && self.run.left == 0 && !matches!(self.feed, Feed::Node(_))
     }
 
     /// Takes in what has happened since, handing each event to `tell`.
     pub(super) fn refresh(&mut self, mut tell: impl FnMut(&Self, &Event)) -> Result<(), Failure> {
-        // The run's row is read first, so that a run seen as over has all its events read after it.
-        let run = match &self.view {
-            View::Here(reader) => reader.run(self.run.key)?,
-            View::Node(_) => return self.hear(tell),
-        };
-        while let View::Here(reader) = &self.view {
-            let (events, read_to) = reader.events(&self.run, self.position, CHUNK)?;
+        match &mut self.feed {
+            // The run's row is read first, so that a run seen as over has all its events read after it.
+            Feed::Here(local, _) => local.refresh()?,
+            Feed::Node(_) => return self.hear(tell),
+            Feed::Over => return Ok(()),
+        }
+        while let Feed::Here(local, position) = &mut self.feed {
+            let (events, read_to) = local.events(*position, CHUNK)?;
+            let is_all = read_to <= std::mem::replace(position, read_to.max(*position));
             for event in &events {
                 self.take(event);
                 tell(self, event);
             }
-            if read_to <= self.position {
+            if is_all {
                 break;
             }
-            self.position = read_to;
         }
-        if let Some(run) = run {
-            self.run = run;
+        if let Some(local) = self.local() {
+            self.run = local.summary().clone();
         }
         Ok(())
     }
 
     /// The same from a node: the end of a run is the last that is heard of it.
     fn hear(&mut self, mut tell: impl FnMut(&Self, &Event)) -> Result<(), Failure> {
-        let events = self.news.as_ref().map(News::so_far).transpose()?.unwrap_or_default();
-        for event in &events {
+        let Feed::Node(news) = &self.feed else { return Ok(()) };
+        for event in &news.so_far()? {
             self.take(event);
             tell(self, event);
             if matches!(event.change, Change::Run { to, .. } if to.is_terminal()) {
-                self.news = None;
-                self.run = self.view.run_now(&self.run)?.unwrap_or_else(|| self.run.clone());
+                self.feed = Feed::Over;
+                self.run = self.source.run_now(&self.run)?.unwrap_or_else(|| self.run.clone());
             }
         }
         Ok(())
@@ -114,19 +130,21 @@ impl Watch {
         }
     }
 
-    /// What the live view shows now.
+    /// What the live view shows now, of a run in the store of this machine.
     pub(super) fn view(&self, now: Timestamp) -> Result<RunView, Failure> {
-        let mut live = self.view.live(&self.run, RUNNING_SHOWN)?;
+        let mut live = match self.local() {
+            Some(local) => local.live(RUNNING_SHOWN)?,
+            None => Vec::new(),
+        };
         live.retain(|task| task.started_at.is_some());
-        if self.totals.of(TaskStatus::Waiting) > 0 {
-            // Whoever looks may be the person they wait for.
-            let waiting = self.view.tasks(&self.run, &[TaskStatus::Waiting], RUNNING_SHOWN)?;
-            live.splice(0..0, waiting);
+        if let Some(local) = self.local().filter(|_| self.totals.of(TaskStatus::Waiting) > 0) {
+            // The person at the terminal may be the one they wait for.
+            live.splice(0..0, local.tasks(&[TaskStatus::Waiting], RUNNING_SHOWN)?);
         }
         let running = live
             .iter()
             .map(|task| RunningTask {
-                title: self.title(task.ix).to_owned(),
+                title: self.title(task).to_owned(),
                 state: task.status,
                 elapsed: elapsed(task, now).unwrap_or(Millis(0)),
                 last_line: self.last_line(task),
@@ -147,7 +165,10 @@ impl Watch {
     }
 
     fn small(&self, now: Timestamp) -> Result<Vec<ViewLine>, Failure> {
-        let tasks = self.view.tasks(&self.run, &[], u32::MAX)?;
+        let tasks = match self.local() {
+            Some(local) => local.tasks(&[], u32::MAX)?,
+            None => Vec::new(),
+        };
         let lines = tasks.iter().map(|task| {
             // Handed to the runner, but not started yet: to a person that is still ready.
             let waits = task.status == TaskStatus::Running && task.started_at.is_none();
@@ -163,7 +184,7 @@ impl Watch {
                 _ => String::new(),
             };
             ViewLine {
-                title: self.title(task.ix).to_owned(),
+                title: self.title(task).to_owned(),
                 state: if waits { TaskStatus::Ready } else { task.status },
                 elapsed: elapsed(task, now),
                 note,
@@ -173,20 +194,26 @@ impl Watch {
     }
 
     /// The last line of its output; what it asks, if it waits for a person.
-    fn last_line(&self, task: &TaskLine) -> String {
+    fn last_line(&self, task: &TaskSummary) -> String {
         if task.status == TaskStatus::Waiting {
-            return pending::question(task.review_id, &self.dag.tasks[task.ix.index()]);
+            let definition = task_of(&self.dag, &self.run, task);
+            return definition.map_or_else(String::new, |asked| pending::question(task.review_id, asked));
         }
-        cis_runner::log::last_line(&self.log(task)).unwrap_or_default()
+        let log = self.local().map(|local| local.log(task));
+        log.and_then(|log| cis_runner::log::last_line(&log)).unwrap_or_default()
     }
 
-    /// Where the output of a task's latest attempt is.
-    pub(super) fn log(&self, task: &TaskLine) -> std::path::PathBuf {
-        self.data_dir.log(self.run.key.0, task.execution_id.0, task.attempt)
+    /// What people see of a task: its name, else its id.
+    pub(super) fn title<'t>(&'t self, task: &'t TaskSummary) -> &'t str {
+        task_of(&self.dag, &self.run, task).map_or(&task.task_id, Task::title)
     }
 
-    fn title(&self, ix: TaskIx) -> &str {
-        self.dag.tasks[ix.index()].title()
+    /// The row of a task as it is by now.
+    fn row(&self, ix: TaskIx) -> Result<Option<TaskSummary>, Failure> {
+        Ok(match self.local() {
+            Some(local) => local.task(ix)?,
+            None => self.source.task(&self.run, self.dag.tasks[ix.index()].id.as_str())?,
+        })
     }
 
     /// An event as a line for people; not every event is worth one.
@@ -202,7 +229,7 @@ impl Watch {
         let question = if asks { pending::question(review, definition) } else { String::new() };
         // Of thousands, how long each took is not worth a look at its row.
         let quick = to == TaskStatus::Completed && self.dag.tasks.len() > ROWS_READ_MAX;
-        let row = if quick { None } else { self.view.task(&self.run, &self.dag, task)? };
+        let row = if quick { None } else { self.row(task)? };
         let not_before = event.data.get("not_before").and_then(|at| Timestamp::deserialize(at).ok());
         let attempt = event.data.get("attempt").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
         let of = definition.more().retry.as_ref().map_or(1, |retry| retry.max + 1);
@@ -223,8 +250,18 @@ impl Watch {
 
     /// An event as machines read it.
     pub(super) fn json(&self, event: &Event) -> Value {
+        let (dag_id, number) = (&self.run.dag_id, self.run.number);
+        let task = match event.change {
+            Change::Task { task, .. } => Some(self.dag.tasks[task.index()].id.as_str()),
+            _ => None,
+        };
+        let subject = match task {
+            Some(task) => Subject::task(dag_id, number, task),
+            None => Subject::run(dag_id, number),
+        };
         let mut told = json!({
             "type": event.change.name(),
+            "subject": subject,
             "position": event.position,
             "at": event.at,
             "dag_id": self.run.dag_id,
@@ -233,8 +270,15 @@ impl Watch {
             "status": event.change.status(),
             "version": event.version,
         });
-        if let Change::Task { task, .. } = event.change {
-            told["task_id"] = json!(self.dag.tasks[task.index()].id);
+        if let Some(task) = task {
+            told["task_id"] = json!(task);
+        }
+        if let Some(actor) = &event.actor {
+            told["actor"] = json!(actor);
+        }
+        if let Some((holder, fence)) = event.holder.as_ref().zip(event.fence) {
+            told["holder"] = json!(holder);
+            told["fence"] = json!(fence);
         }
         if !event.data.is_null() {
             told["data"] = event.data.clone();
@@ -244,7 +288,7 @@ impl Watch {
 }
 
 /// How long a task has run, or ran; or has waited for a person.
-pub(super) fn elapsed(task: &TaskLine, now: Timestamp) -> Option<Millis> {
+pub(super) fn elapsed(task: &TaskSummary, now: Timestamp) -> Option<Millis> {
     if task.status == TaskStatus::Waiting {
         return task.asked_at.map(|asked| now.since(asked));
     }

@@ -1,13 +1,13 @@
 //! `cis dag why`: what a DAG or a run waits for.
 
-use cis_core::source::Clock;
+use cis_api::calls::{WhyDag, WhyRun};
+use cis_api::dag::DagPath;
+use cis_api::why::{Explained, WhyQuery};
+use cis_api::{Nothing, Request};
 use cis_core::why::Held;
-use cis_engine::system::System;
-use cis_engine::why::{self, Explained, Terms};
 use serde_json::{Value, json};
 
 use super::pending::confirm_command;
-use super::view::View;
 use super::{Outcome, Setup, find, list, status};
 use crate::cli::WhyArgs;
 use crate::term::face::{BOLD, paint};
@@ -20,13 +20,14 @@ pub(super) fn why(setup: &Setup, args: &WhyArgs) -> Outcome {
     if found.run.as_ref().is_some_and(|run| !run.status.is_terminal()) {
         status::take_up(setup)?;
     }
-    let terms = Terms { limit: args.limit as usize, slots: None, now: System.now() };
-    let run = found.run.as_ref().filter(|_| found.named);
-    let explained = match (&found.view, run) {
-        (View::Here(reader), Some(run)) => why::of_run(reader, run, terms)?,
-        (View::Here(reader), None) => why::of_dag(reader, &found.dag, terms)?,
-        (View::Node(node), Some(run)) => node.why_run(run, args.limit)?,
-        (View::Node(node), None) => node.why_dag(&found.dag, args.limit)?,
+    let query = WhyQuery { scope: None, limit: Some(args.limit) };
+    let explained = match found.run.as_ref().filter(|_| found.named) {
+        Some(run) => found.source.get(Request::<WhyRun>::new(run.run_id.into(), query, Nothing {}))?,
+        None => {
+            let path = DagPath { id: found.dag.dag_id.to_string() };
+            let query = WhyQuery { scope: Some(found.dag.scope.clone()), ..query };
+            found.source.get(Request::<WhyDag>::new(path, query, Nothing {}))?
+        }
     };
     if setup.json {
         let mut told = json!(explained);

@@ -12,7 +12,9 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use anstyle::{AnsiColor, Style};
+use cis_api::error::docs_path;
 use cis_core::dag::Problem;
+use cis_core::error::ErrorCode;
 use serde_json::{Value, json};
 
 use super::face::{BOLD, paint};
@@ -114,7 +116,11 @@ impl Report {
             error["details"] = details;
         }
         if !self.hints.is_empty() {
-            error["hints"] = json!(self.hints);
+            error["hint"] = json!(self.hints.join("; "));
+        }
+        // What is wrong with a command line has no code of the API, and no page.
+        if let Ok(code) = serde_json::from_value::<ErrorCode>(json!(self.code)) {
+            error["docs"] = json!(docs_path(code));
         }
         json!({"success": false, "error": error})
     }
@@ -173,11 +179,13 @@ mod tests {
         assert_eq!(told["success"], false);
         assert_eq!(told["error"]["code"], "ValidationFailed");
         assert_eq!(told["error"]["details"][0]["path"], "tasks[3].depends_on[0]");
-        assert_eq!(told["error"]["hints"][0], "look again");
+        assert_eq!(told["error"]["hint"], "look again");
+        assert_eq!(told["error"]["docs"], "/docs/errors/ValidationFailed");
+        assert!(Report::new("Usage", "no such flag").to_json()["error"]["docs"].is_null());
         let bare = Report::new("NotFound", "no such run").to_json();
         assert_eq!(
             bare.to_string(),
-            r#"{"error":{"code":"NotFound","message":"no such run"},"success":false}"#
+            r#"{"error":{"code":"NotFound","docs":"/docs/errors/NotFound","message":"no such run"},"success":false}"#
         );
     }
 

@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cis_store::sqlite::{Reader, check};
+use cis_store::{Reader, check};
 use rustix::process::Signal;
 use serde_json::Value;
 

@@ -8,15 +8,19 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use cis_api::calls::{AppendLog, CompleteTask, FailTask, ReleaseTask, RenewLease, ReportProgress};
+use cis_api::work::{
+    ClaimedTask, CompleteBody, FailBody, HeartbeatBody, LogBody, ProgressBody, ReleaseBody, StreamName,
+};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::source::{BootTime, Clock, Millis};
 use cis_engine::report::parse_outputs;
 use cis_engine::system::System;
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::Wake;
 use super::voice::{Voice, is_passing};
-use super::{Task, Wake};
 use crate::command::Failure;
 
 /// Between SIGTERM and SIGKILL.
@@ -41,10 +45,10 @@ pub(super) enum Event {
 }
 
 /// What became of it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Ending {
-    Completed,
-    Failed { why: String, exit: u8 },
+    Completed { outputs: Option<Map<String, Value>> },
+    Failed { why: String, exit_code: Option<i32> },
     Cancelled,
     Lost { why: String },
     Interrupted,
@@ -53,7 +57,7 @@ pub(super) enum Ending {
 impl Ending {
     pub(super) fn word(&self) -> &'static str {
         match self {
-            Self::Completed => "completed",
+            Self::Completed { .. } => "completed",
             Self::Failed { .. } => "failed",
             Self::Cancelled => "cancelled",
             Self::Lost { .. } => "lost",
@@ -71,8 +75,8 @@ impl Ending {
     /// The exit code of a worker that does one task.
     pub(super) fn exit(&self) -> u8 {
         match self {
-            Self::Completed => 0,
-            Self::Failed { exit, .. } => *exit,
+            Self::Completed { .. } => 0,
+            Self::Failed { exit_code, .. } => exit_code.and_then(|exit| u8::try_from(exit).ok()).unwrap_or(1),
             Self::Cancelled | Self::Lost { .. } => 1,
             Self::Interrupted => 130,
         }
@@ -99,14 +103,14 @@ pub(super) struct Job {
 impl Job {
     /// Starts the command; what cannot be started is told to the node.
     pub(super) fn start(
-        task: &Task,
+        task: &ClaimedTask,
         command: &[String],
         voice: Voice,
         wake: mpsc::Sender<Wake>,
     ) -> Result<Self, Failure> {
         let unable = |what: &str, e: std::io::Error| {
-            // Somebody else may be able.
-            let _ = voice.say("release", json!({}));
+            // Another worker may be able.
+            let _ = voice.say::<ReleaseTask>(|fence| ReleaseBody { fence });
             Failure::new(ErrorCode::Unavailable, format!("cannot {what}: {e}"))
         };
         let trusted = voice.trusted(System.since_boot(), GRACE);
@@ -118,10 +122,10 @@ impl Job {
         let child = Command::new(program)
             .args(args)
             .env("CIS_INPUT", &input)
-            .env("CIS_HANDOFF", task.handoff.to_string())
-            .env("CIS_DAG_ID", &task.dag_id)
-            .env("CIS_RUN_ID", &task.run_id)
-            .env("CIS_TASK_ID", &task.task_id)
+            .env("CIS_HANDOFF", json!(task.handoff).to_string())
+            .env("CIS_DAG_ID", task.dag_id.as_str())
+            .env("CIS_RUN_ID", task.run_id.to_string())
+            .env("CIS_TASK_ID", task.task_id.as_str())
             .env("CIS_ATTEMPT", task.attempt.to_string())
             .env("CIS_FENCE", task.fence.to_string())
             .env("CIS_OUTPUT", dir.path().join("output"))
@@ -145,10 +149,10 @@ impl Job {
             thread::spawn(move || stdin.write_all(input.as_bytes()));
         }
         if let Some(stdout) = child.stdout.take() {
-            self.listen(stdout, "stdout");
+            self.listen(stdout, StreamName::Stdout);
         }
         if let Some(stderr) = child.stderr.take() {
-            self.listen(stderr, "stderr");
+            self.listen(stderr, StreamName::Stderr);
         }
         let wake = self.wake.clone();
         thread::spawn(move || {
@@ -161,13 +165,13 @@ impl Job {
     }
 
     /// Passes a stream on: to whoever watches the worker, and to the log.
-    fn listen(&self, from: impl Read + Send + 'static, stream: &'static str) {
+    fn listen(&self, from: impl Read + Send + 'static, stream: StreamName) {
         let (voice, wake) = (self.voice.clone(), self.wake.clone());
         thread::spawn(move || {
             pass_on(from, stream, |text, offset| {
-                let piece = json!({"stream": stream, "offset": offset, "text": text});
                 if !voice.is_over_within(Duration::ZERO) {
-                    let _ = voice.insist("log", &piece);
+                    let text = text.to_owned();
+                    let _ = voice.insist::<AppendLog>(|fence| LogBody { fence, stream, offset, text });
                 }
             });
             let _ = wake.send(Wake::Job(Event::Quiet));
@@ -235,30 +239,45 @@ impl Job {
     }
 
     fn conclude(&self, stop: Option<Stop>, status: ExitStatus) -> Ending {
-        let (what, body, ending) = match (stop, status.success()) {
+        let ending = match (stop, status.success()) {
             (Some(Stop::Lost(why)), _) => return Ending::Lost { why },
-            (Some(Stop::Interrupted), false) => ("release", json!({}), Ending::Interrupted),
-            (Some(Stop::Cancel), false) => ("release", json!({}), Ending::Cancelled),
+            (Some(Stop::Interrupted), false) => Ending::Interrupted,
+            (Some(Stop::Cancel), false) => Ending::Cancelled,
             (_, true) => match self.outputs() {
-                Ok(outputs) => ("complete", json!({"outputs": outputs}), Ending::Completed),
-                Err(why) => ("fail", json!({"error": why}), Ending::Failed { why, exit: 1 }),
+                Ok(outputs) => Ending::Completed { outputs },
+                Err(why) => Ending::Failed { why, exit_code: None },
             },
             (None, false) => {
                 let exit = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-                let why = format!("exit {exit}");
-                let body = json!({"error": why, "exit_code": exit});
-                ("fail", body, Ending::Failed { why, exit: u8::try_from(exit).unwrap_or(1) })
+                Ending::Failed { why: format!("exit {exit}"), exit_code: Some(exit) }
             }
         };
         // As long as the lease may live: what is not heard by then would be refused.
-        match self.voice.insist(what, &body) {
-            Ok(_) => ending,
+        match self.tell_ending(&ending) {
+            Ok(()) => ending,
             Err(refusal) => Ending::Lost { why: refusal.message },
         }
     }
 
+    fn tell_ending(&self, ending: &Ending) -> Result<(), Refusal> {
+        let told = match ending.clone() {
+            Ending::Completed { outputs } => {
+                self.voice.insist::<CompleteTask>(|fence| CompleteBody { fence, outputs })
+            }
+            Ending::Failed { why, exit_code } => {
+                self.voice.insist::<FailTask>(|fence| FailBody { fence, error: why, exit_code })
+            }
+            Ending::Cancelled | Ending::Interrupted => {
+                self.voice.insist::<ReleaseTask>(|fence| ReleaseBody { fence })
+            }
+            // There is no claim any more to say anything of.
+            Ending::Lost { .. } => return Ok(()),
+        };
+        told.map(drop)
+    }
+
     /// What the command handed on.
-    fn outputs(&self) -> Result<Option<Value>, String> {
+    fn outputs(&self) -> Result<Option<Map<String, Value>>, String> {
         match std::fs::read_to_string(self.dir.path().join("output")) {
             Ok(text) => parse_outputs(&text).map(Some),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -272,8 +291,9 @@ fn beat(voice: &Voice, wake: &mpsc::Sender<Wake>, progress: &Path, mut trusted: 
     let (mut noted, mut cancelled) = (None, false);
     while !voice.is_over_within(voice.beat()) {
         let sent = System.since_boot();
-        let event = match voice.say("heartbeat", json!({})) {
-            Ok(answer) if answer["cancel"] == true => (!cancelled).then_some(Event::Cancel),
+        let renewed = voice.say::<RenewLease>(|fence| HeartbeatBody { fence, lease_secs: None });
+        let event = match renewed {
+            Ok(renewed) if renewed.cancel => (!cancelled).then_some(Event::Cancel),
             Ok(_) => {
                 trusted = voice.trusted(sent, GRACE);
                 note(voice, progress, &mut noted);
@@ -304,11 +324,12 @@ fn note(voice: &Voice, progress: &Path, noted: &mut Option<String>) {
     let (first, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
     let percent = first.trim_end_matches('%').parse::<f64>().ok().filter(|n| (0.0..=100.0).contains(n));
     let words = if percent.is_some() { rest } else { line };
-    let _ = voice.say("progress", json!({"percent": percent, "note": words}));
+    let note = Some(words.to_owned());
+    let _ = voice.say::<ReportProgress>(|fence| ProgressBody { fence, percent, note });
 }
 
 /// Reads a stream to its end and hands it out as text, with where each piece stands.
-fn pass_on(mut from: impl Read, stream: &str, mut tell: impl FnMut(&str, u64)) {
+fn pass_on(mut from: impl Read, stream: StreamName, mut tell: impl FnMut(&str, u64)) {
     let mut buffer = vec![0; READ_BYTES];
     let (mut kept, mut offset) = (Vec::new(), 0);
     loop {
@@ -323,8 +344,8 @@ fn pass_on(mut from: impl Read, stream: &str, mut tell: impl FnMut(&str, u64)) {
         let text = String::from_utf8_lossy(&bytes);
         if !text.is_empty() {
             let _ = match stream {
-                "stderr" => std::io::stderr().write_all(text.as_bytes()),
-                _ => std::io::stdout().write_all(text.as_bytes()),
+                StreamName::Stderr => std::io::stderr().write_all(text.as_bytes()),
+                StreamName::Stdout => std::io::stdout().write_all(text.as_bytes()),
             };
             tell(&text, offset);
             offset += text.len() as u64;
@@ -356,7 +377,7 @@ mod tests {
     #[test]
     fn a_character_in_two_pieces_is_one() {
         let mut told = Vec::new();
-        pass_on(Pieces(vec![b"a\xc3", b"\xa9b", b"\xff", b"\xc3"]), "stderr", |text, at| {
+        pass_on(Pieces(vec![b"a\xc3", b"\xa9b", b"\xff", b"\xc3"]), StreamName::Stderr, |text, at| {
             told.push((text.to_owned(), at));
         });
         let expected = [("a", 0), ("éb", 1), ("\u{fffd}", 4), ("\u{fffd}", 7)];

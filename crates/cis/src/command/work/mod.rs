@@ -11,15 +11,17 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use cis_client::{Client, Method};
+use cis_api::calls::ClaimTasks;
+use cis_api::work::{ClaimBody, ClaimedTask};
+use cis_api::{Nothing, Request};
+use cis_client::Client;
 use cis_core::dag::parse::duration;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::source::Millis;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{Failure, Outcome, Setup};
+use super::{Failure, Outcome, Setup, token};
 use crate::cli::WorkArgs;
 use crate::term::face::{BOLD, DIM, paint};
 use crate::term::{Face, reveal};
@@ -34,41 +36,25 @@ const WAIT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// A task as a claim answers it: what the worker itself needs of it.
-#[derive(Debug, Clone, Deserialize)]
-struct Task {
-    execution_id: i64,
-    fence: i64,
-    lease_secs: u64,
-    run: String,
-    run_id: String,
-    dag_id: String,
-    task_id: String,
-    attempt: u32,
-    input: Value,
-    handoff: Value,
-}
-
-impl Task {
-    fn label(&self) -> String {
-        format!("{}/{}", self.run, self.task_id)
-    }
+/// What people call a task: `backup#42/dump`.
+fn label(task: &ClaimedTask) -> String {
+    format!("{}/{}", task.run, task.task_id)
 }
 
 /// What wakes the worker.
 #[derive(Debug)]
 enum Wake {
-    Claimed(Result<Vec<Task>, Refusal>),
+    Claimed(Result<Vec<ClaimedTask>, Refusal>),
     Job(job::Event),
     Interrupted,
 }
 
 pub(super) fn work(setup: &Setup, args: &WorkArgs) -> Outcome {
     let lease = args.lease.as_deref().map(duration::from_text).transpose().map_err(Failure::usage)?;
-    let client = setup.remote()?;
+    let client = setup.client()?;
     let (wake, woken) = mpsc::channel();
     listen_for_signals(wake.clone())?;
-    let claim = claim_body(args, lease);
+    let claim = Request::new(Nothing {}, Nothing {}, claim_body(args, lease)?);
     let mut pause = PAUSE;
     loop {
         let task = match next(&client, &claim, &wake, &woken) {
@@ -102,37 +88,29 @@ fn is_worth_waiting(refusal: &Refusal) -> bool {
     matches!(refusal.code, ErrorCode::Unavailable | ErrorCode::DiskFull)
 }
 
-fn claim_body(args: &WorkArgs, lease: Option<Millis>) -> Value {
-    let mut claim = json!({"capabilities": args.needs, "wait_secs": WAIT.as_secs()});
-    if !args.scopes.is_empty() {
-        claim["scopes"] = json!(args.scopes);
-    }
-    if let Some(name) = &args.name {
-        claim["worker"] = json!(name);
-    }
-    if let Some(lease) = lease {
-        claim["lease_secs"] = json!(lease.0.div_ceil(1_000));
-    }
-    claim
+fn claim_body(args: &WorkArgs, lease: Option<Millis>) -> Result<ClaimBody, Failure> {
+    Ok(ClaimBody {
+        worker: args.name.clone(),
+        capabilities: args.needs.clone(),
+        scopes: token::scopes(&args.scopes)?,
+        lease_secs: lease.map(|lease| lease.0.div_ceil(1_000)),
+        wait_secs: Some(WAIT.as_secs()),
+        ..ClaimBody::default()
+    })
 }
 
 /// The next tasks; `None` if the worker was told to go.
 fn next(
     client: &Client,
-    claim: &Value,
+    claim: &Request<ClaimTasks>,
     wake: &mpsc::Sender<Wake>,
     woken: &mpsc::Receiver<Wake>,
-) -> Result<Option<Vec<Task>>, Refusal> {
+) -> Result<Option<Vec<ClaimedTask>>, Refusal> {
     let (client, claim, told) = (client.clone(), claim.clone(), wake.clone());
-    // On a thread of its own: whoever wants the worker to go need not wait for a task.
+    // On a thread of its own: a worker that is told to go need not wait for a task.
     thread::spawn(move || {
-        let answer = client.call(Method::POST, "/api/v1/tasks/claim", Some(&claim), WAIT);
-        let tasks = answer.and_then(|mut answer| {
-            serde_json::from_value(answer["tasks"].take()).map_err(|e| {
-                Refusal::new(ErrorCode::Internal, format!("the node's answer does not read: {e}"))
-            })
-        });
-        let _ = told.send(Wake::Claimed(tasks));
+        let claimed = client.call_waiting(&claim, WAIT);
+        let _ = told.send(Wake::Claimed(claimed.map(|claimed| claimed.tasks)));
     });
     loop {
         match woken.recv() {
@@ -154,15 +132,15 @@ fn listen_for_signals(wake: mpsc::Sender<Wake>) -> Result<(), Failure> {
 }
 
 /// One line per task, for whoever watches the worker.
-fn tell(setup: &Setup, task: &Task, ending: &Ending) {
+fn tell(setup: &Setup, task: &ClaimedTask, ending: &Ending) {
     if setup.json {
-        let told = json!({"task": task.label(), "execution_id": task.execution_id, "attempt": task.attempt,
+        let told = json!({"task": label(task), "execution_id": task.execution_id, "attempt": task.attempt,
                           "ending": ending.word(), "why": ending.why()});
         say_json!(told);
         return;
     }
     let face = Face::from(match ending {
-        Ending::Completed => TaskStatus::Completed,
+        Ending::Completed { .. } => TaskStatus::Completed,
         Ending::Failed { .. } | Ending::Lost { .. } => TaskStatus::Failed,
         Ending::Cancelled | Ending::Interrupted => TaskStatus::Cancelled,
     });
@@ -170,7 +148,7 @@ fn tell(setup: &Setup, task: &Task, ending: &Ending) {
     tell!(
         "{} {} {}{}",
         face.mark(),
-        paint(BOLD, &reveal(&task.label())),
+        paint(BOLD, &reveal(&label(task))),
         paint(face.tone.style(), ending.word()),
         paint(DIM, &why)
     );

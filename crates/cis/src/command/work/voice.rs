@@ -3,13 +3,14 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use cis_api::fence::SentFence;
+use cis_api::work::{ClaimedTask, ExecutionPath};
+use cis_api::{Call, Nothing, Request};
 use cis_client::Client;
 use cis_core::error::{ErrorCode, Refusal};
+use cis_core::id::ExecutionId;
 use cis_core::source::{BootTime, Clock, Millis};
 use cis_engine::system::System;
-use serde_json::{Value, json};
-
-use super::Task;
 
 /// What a worker leaves for its clock, its node's and the network between them.
 const MARGIN: Millis = Millis(5_000);
@@ -22,33 +23,46 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(super) struct Voice {
     client: Client,
     over: Arc<(Mutex<bool>, Condvar)>,
-    execution: i64,
-    fence: i64,
+    execution: ExecutionId,
+    fence: SentFence,
     term: Millis,
 }
 
 impl Voice {
-    pub(super) fn new(client: Client, task: &Task) -> Self {
-        let term = Millis(task.lease_secs * 1_000);
-        Self { client, over: Arc::default(), execution: task.execution_id, fence: task.fence, term }
+    pub(super) fn new(client: Client, task: &ClaimedTask) -> Self {
+        let (execution, fence) = (task.execution_id, SentFence(task.fence));
+        let term = Millis(task.lease_secs.saturating_mul(1_000));
+        Self { client, over: Arc::default(), execution, fence, term }
     }
 
-    /// Says something of the task.
-    pub(super) fn say(&self, what: &str, mut body: Value) -> Result<Value, Refusal> {
-        body["fence"] = json!(self.fence);
-        self.client.post(&format!("/api/v1/tasks/{}/{what}", self.execution), &body)
+    /// Says something of the task: `body` is given its fence.
+    pub(super) fn say<C>(&self, body: impl FnOnce(SentFence) -> C::Body) -> Result<C::Response, Refusal>
+    where
+        C: Call<Path = ExecutionPath, Query = Nothing>,
+    {
+        self.client.call(&self.request::<C>(body))
     }
 
     /// The same until it is heard, or until it would come too late to count.
-    pub(super) fn insist(&self, what: &str, body: &Value) -> Result<Value, Refusal> {
-        let trusted = self.trusted(System.since_boot(), Millis(0));
+    pub(super) fn insist<C>(&self, body: impl FnOnce(SentFence) -> C::Body) -> Result<C::Response, Refusal>
+    where
+        C: Call<Path = ExecutionPath, Query = Nothing>,
+    {
+        let (request, trusted) = (self.request::<C>(body), self.trusted(System.since_boot(), Millis(0)));
         loop {
-            let answer = self.say(what, body.clone());
+            let answer = self.client.call(&request);
             let again = answer.as_ref().is_err_and(is_passing) && System.since_boot() < trusted;
             if !again || self.is_over_within(PAUSE) {
                 return answer;
             }
         }
+    }
+
+    fn request<C>(&self, body: impl FnOnce(SentFence) -> C::Body) -> Request<C>
+    where
+        C: Call<Path = ExecutionPath, Query = Nothing>,
+    {
+        Request::new(ExecutionPath::from(self.execution), Nothing {}, body(self.fence))
     }
 
     /// From now on there is nothing more to say.
