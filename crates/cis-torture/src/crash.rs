@@ -35,7 +35,7 @@ pub mod storm;
 mod victim;
 mod wire;
 
-use cis_store::sqlite::{Reader, check as invariants};
+use cis_store::{Reader, check as invariants};
 
 use crate::Finding;
 use victim::Victim;

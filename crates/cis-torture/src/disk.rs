@@ -126,7 +126,7 @@ impl Disk {
 
     /// The store's reserve is a file like any other to a disk that is full, but SQLite does not write it.
     fn reserved(&self) -> u64 {
-        self.dir.join(cis_store::sqlite::RESERVE).symlink_metadata().map_or(0, |meta| match meta.is_file() {
+        self.dir.join(cis_store::RESERVE).symlink_metadata().map_or(0, |meta| match meta.is_file() {
             true => meta.len(),
             false => 0,
         })

@@ -16,7 +16,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use cis_core::source::{Millis, Timestamp};
 use cis_store::StoreError;
-use cis_store::sqlite::{Durability, RESERVE, Reader, SqliteStore, check};
+use cis_store::{Durability, RESERVE, Reader, SqliteStore, check};
 use rusqlite::Connection;
 
 use crate::chance::Chance;

@@ -11,11 +11,11 @@ use cis_core::retry::Failure;
 use cis_core::run::StopReason;
 use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
+use cis_store::SqliteStore;
 use cis_store::port::{
-    Advance, Answer, Boot, Claim, ClaimWork, Claimed, Conclude, Ending, Held, Holding, NewToken, Publish,
-    Recorded, Report, Settle, StartRun, StopRun, Store, StoreError,
+    Advance, Answer, Boot, Claim, ClaimWork, Claimed, Conclude, CoordinatorStore as _, Ending, Held, Holding,
+    NewToken, Publish, Recorded, Report, Settle, StartRun, StopRun, StoreError,
 };
-use cis_store::sqlite::SqliteStore;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use serde_json::Map;
@@ -221,7 +221,7 @@ impl Life {
 
     async fn stop(&mut self) -> Answer<()> {
         let Some(run) = self.chance.pick(&self.runs).copied() else { return self.start().await };
-        let stop = StopRun { key: None, run, reason: StopReason::Cancel, now: self.now };
+        let stop = StopRun { key: None, run, reason: StopReason::Cancel, by: None, now: self.now };
         self.store.stop_run(stop).await?.plain()?;
         self.promise(
             "SELECT count(*) FROM dag_runs WHERE run_key = ?1 AND coalesce(stop_reason, completed_at) IS NOT NULL",

@@ -19,9 +19,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use cis_core::id::Epoch;
 use cis_core::source::{BootTime, Timestamp};
-use cis_store::Store;
-use cis_store::port::Boot;
-use cis_store::sqlite::{Durability, Reader, SqliteStore, check};
+use cis_store::port::{Boot, CoordinatorStore as _};
+use cis_store::{Durability, Reader, SqliteStore, check};
 use rusqlite::Connection;
 
 use crate::chance::Chance;

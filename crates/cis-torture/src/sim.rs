@@ -65,6 +65,7 @@ struct Tally {
     processes: u64,
     deaths: u64,
     replaced: u64,
+    handed_over: u64,
     runner_deaths: u64,
     disconnects: u64,
     clocks_set: u64,
@@ -77,6 +78,8 @@ impl Tally {
         match fault {
             Fault::CoordinatorDies => self.deaths += 1,
             Fault::CoordinatorReplaced => self.replaced += 1,
+            // Counted when it has: it may refuse.
+            Fault::CoordinatorHandsOver => {}
             Fault::RunnerDies(_) => self.runner_deaths += 1,
             Fault::BothDie(_) => {
                 self.deaths += 1;
@@ -90,7 +93,7 @@ impl Tally {
     }
 
     fn add(&mut self, other: &Self) {
-        let Self { lives, runs, events, processes, deaths, replaced, .. } = other;
+        let Self { lives, runs, events, processes, deaths, replaced, handed_over, .. } = other;
         let Self { runner_deaths, disconnects, clocks_set, sleeps, restarts, .. } = other;
         self.lives += lives;
         self.runs += runs;
@@ -98,6 +101,7 @@ impl Tally {
         self.processes += processes;
         self.deaths += deaths;
         self.replaced += replaced;
+        self.handed_over += handed_over;
         self.runner_deaths += runner_deaths;
         self.disconnects += disconnects;
         self.clocks_set += clocks_set;
@@ -136,6 +140,7 @@ pub fn run(dose: &Dose) -> anyhow::Result<Finding> {
         ("lives of coordinators", tally.lives),
         ("coordinators killed", tally.deaths),
         ("coordinators replaced that went on", tally.replaced),
+        ("coordinators that handed over", tally.handed_over),
         ("runners killed", tally.runner_deaths),
         ("connections broken", tally.disconnects),
         ("clocks set", tally.clocks_set),

@@ -5,15 +5,18 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cis_api::node::CoordinatorKind;
 use cis_core::access::{Caller, Preset};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::notice::Wanted;
+use cis_core::source::Millis;
+use cis_engine::app::Settings;
 use cis_engine::context::Context;
 use cis_engine::coordinator::{Limits, Options};
 use cis_engine::data_dir::DataDir;
-use cis_engine::node::Host;
-use cis_store::sqlite::{Durability, Reader, SqliteStore, check};
-use cis_store::{Store, StoreError};
+use cis_engine::host::Host;
+use cis_store::{CoordinatorStore as _, StoreError};
+use cis_store::{Durability, Reader, SqliteStore, check};
 use cis_torture::chance::Chance;
 use cis_torture::disk::{Disk, Fault};
 use cis_torture::life::Life;
@@ -124,6 +127,7 @@ fn a_node_whose_disk_cannot_be_synced_ends_and_says_why() {
     let disk = Disk::watch(dir.path(), false).unwrap();
     let options = Options {
         data_dir: DataDir::create(dir.path()).unwrap(),
+        kind: CoordinatorKind::Node,
         exe: "/nowhere".into(),
         config: None,
         slots: 1,
@@ -133,16 +137,19 @@ fn a_node_whose_disk_cannot_be_synced_ends_and_says_why() {
         address: None,
         notices: Wanted::default(),
     };
-    let host = Host::open(options, Context::of_node(&[], &[], Vec::new())).unwrap();
+    let settings =
+        Settings { pending_for: Millis(60_000), auto_execute: false, skill_dirs: Vec::new(), node: None };
+    let lock = options.data_dir.try_lock().unwrap().unwrap();
+    let host = Host::open_node(options, settings, lock, &Context::of_node(&[], &[], Vec::new())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     disk.fail(Fault::Sync { after: 0 });
     let caller = Caller::preset("ann", Preset::Agent, None);
-    let told = runtime.block_on(host.node().create_token(caller, "ann", None)).unwrap_err();
+    let told = runtime.block_on(host.app().create_token(caller, "ann", None)).unwrap_err();
     assert_eq!(told.code, ErrorCode::Unavailable);
     assert!(told.message.contains("could not be synced"), "{told}");
     // Nobody asks for anything more: the loop hears of it all the same.
-    let mut changes = host.node().changes();
+    let mut changes = host.app().changes();
     runtime.block_on(async { while changes.changed().await.is_ok() {} });
-    let ended = host.close().unwrap_err();
+    let ended = host.leave().unwrap().result.unwrap_err();
     assert!(ended.message.contains("could not be synced"), "{ended}");
 }

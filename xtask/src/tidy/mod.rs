@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`source`] | source files: length, opening words, names, what must not be left in |
 //! | [`arrows`] | which crate may know which |
+//! | [`edges`] | what the edges may name of the store, and where calls are answered |
 //! | [`pages`] | README in both languages, CHANGELOG |
 //! | [`promises`] | tests that pages name as proof |
 
 mod arrows;
+mod edges;
 mod pages;
 mod promises;
 mod source;
@@ -21,6 +23,7 @@ pub fn check() -> Result<()> {
     let root = repo::root();
     let mut broken = source::check(&root)?;
     broken.extend(arrows::check()?);
+    broken.extend(edges::check(&root)?);
     broken.extend(pages::check(&root)?);
     broken.extend(promises::check(&root)?);
     if broken.is_empty() {

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use cis_store::sqlite::Reader;
+use cis_store::Reader;
 use serde_json::Value;
 
 use super::record::{Entry, Kill};
@@ -71,11 +71,12 @@ impl Evidence {
             self.revisions.extend(
                 revisions
                     .into_iter()
-                    .map(|line| Revision { dag: id.clone(), content_hash: line.content_hash }),
+                    .map(|line| Revision { dag: id.clone(), content_hash: line.shown.content_hash }),
             );
         }
         for run in store.runs(None, u32::MAX)? {
-            let tasks = store.tasks(&run, &[], u32::MAX)?.into_iter().map(|task| Task {
+            let tasks = store.tasks(&run, &[], u32::MAX)?.into_iter().map(|task| task.shown);
+            let tasks = tasks.map(|task| Task {
                 execution: task.execution_id.0,
                 id: task.task_id,
                 status: task.status.word().to_owned(),

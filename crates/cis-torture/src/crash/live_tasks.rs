@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use cis_runner::log::{self, Entry, Stream};
-use cis_store::sqlite::Reader;
+use cis_store::Reader;
 use serde_json::{Value, json};
 
 use super::fifo::Fifo;

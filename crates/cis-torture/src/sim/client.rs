@@ -4,33 +4,26 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use cis_core::dag::{self, Dag, Defaults, Format};
-use cis_core::id::{ExecutionId, RunId, RunKey};
-use cis_core::source::Clock as _;
-use cis_engine::command::{Command, Reply};
-use cis_engine::coordinator::Handle;
+use cis_core::error::ErrorCode;
+use cis_core::id::{ExecutionId, RunId};
+use cis_core::run::StopReason;
+use cis_core::source::{Clock as _, Timestamp};
 use cis_engine::coordinator::handle::News;
-use cis_store::Store as _;
-use cis_store::port::{Approve, Decide, IdempotencyKey, Publish, StoreError};
+use cis_store::port::{
+    Answer, Approve, CoordinatorStore as _, Decide, IdempotencyKey, Publish, RunRef, StopRun, StoreError,
+};
 use serde_json::Map;
 
-use super::node::{Call, now};
+use super::node::now;
 use super::sketch::Sketch;
-use super::worker::Around;
-
-/// What a call of the loop was about.
-#[derive(Debug, Clone)]
-pub(super) enum About {
-    Cancel(RunKey),
-    Pause(RunKey, bool),
-    Approve(ExecutionId, bool),
-}
+use super::worker::{Around, word};
 
 /// How far somebody is with a DAG.
 #[derive(Debug)]
 enum Stage {
     Unpublished,
     Published,
-    Running(RunKey),
+    Running(RunRef),
 }
 
 /// Somebody with a DAG to run.
@@ -65,13 +58,12 @@ impl Client {
     }
 
     /// Does what is next.
-    pub(super) fn act(&mut self, handle: &Handle, around: &mut Around<'_>) -> Option<Call<About>> {
-        match self.stage {
+    pub(super) fn act(&mut self, around: &mut Around<'_>) {
+        match &self.stage {
             Stage::Unpublished => self.publish(around),
             Stage::Published => self.confirm(around),
-            Stage::Running(run) => return self.meddle(run, handle, around),
+            Stage::Running(run) => self.meddle(&run.clone(), around),
         }
-        None
     }
 
     fn publish(&mut self, around: &mut Around<'_>) {
@@ -143,43 +135,65 @@ impl Client {
             "SELECT count(*) FROM dag_runs WHERE run_key = ?1 AND run_id = ?2",
             [run.key.0.into(), self.run_id.to_string().into()],
         );
-        self.stage = Stage::Running(run.key);
+        if around.chance.one_in(2) {
+            // Its tasks are tied to the coordinator's process from then on, as those of a foreground run are.
+            around.mail.post_attach(run.key);
+        }
+        self.stage = Stage::Running(run);
     }
 
     /// Has second thoughts about its run.
-    fn meddle(&mut self, run: RunKey, handle: &Handle, around: &mut Around<'_>) -> Option<Call<About>> {
-        let (command, about) = match around.chance.below(12) {
-            _ if around.calm && self.pauses => {
-                (Command::Pause { run, paused: false }, About::Pause(run, false))
-            }
-            0 if !around.calm => {
-                let kill = around.chance.one_in(3);
-                (Command::Stop { key: self.key("cancel"), run, kill }, About::Cancel(run))
-            }
-            1 if !around.calm => {
-                self.pauses = true;
-                (Command::Pause { run, paused: true }, About::Pause(run, true))
-            }
-            2..4 if self.pauses => (Command::Pause { run, paused: false }, About::Pause(run, false)),
-            _ => return None,
-        };
-        around.trace.tell(format!("client {} asks: {about:?}", self.number));
-        Some(Call::new(handle.clone(), command, about))
+    fn meddle(&mut self, run: &RunRef, around: &mut Around<'_>) {
+        match around.chance.below(12) {
+            _ if around.calm && self.pauses => self.pause(run, false, around),
+            0 if !around.calm => self.cancel(run, around),
+            1 if !around.calm => self.pause(run, true, around),
+            2..4 if self.pauses => self.pause(run, false, around),
+            _ => {}
+        }
     }
 
-    /// Hears what came of something asked of the loop.
-    pub(super) fn hear(&mut self, about: &About, reply: &Reply) {
-        if let (Stage::Running(own), About::Pause(run, paused)) = (&self.stage, about)
-            && own == run
-            && matches!(reply, Reply::Paused(_) | Reply::Refused(_))
+    fn cancel(&self, run: &RunRef, around: &mut Around<'_>) {
+        let kill = around.chance.one_in(3);
+        let (key, reason, now_at) = (self.key("cancel"), StopReason::Cancel, around.machine.now());
+        let request = StopRun { key, run: run.key, reason, by: None, now: now_at };
+        let told = now(pin!(around.store.stop_run(request))).unwrap_or(Err(StoreError::Closed));
+        let replayed = told.as_ref().is_ok_and(|once| once.replayed);
+        let told = told.and_then(|once| once.plain());
+        if let Ok(status) = told.as_ref()
+            && !replayed
         {
-            self.pauses = *paused;
+            let ended = status.is_terminal().then(|| RunRef { status: *status, ..run.clone() });
+            let kill = kill.then_some(run.key);
+            around.mail.post(News { ended: ended.into_iter().collect(), kill, ..changed() });
+        }
+        let what = format!("client {} cancels run {}, kill: {kill}", self.number, run.key.0);
+        if hears(&what, &told, around) && told.is_ok() {
+            around.judge.promised(
+                format!("the cancellation of run {}", run.key.0),
+                "SELECT count(*) FROM dag_runs
+                 WHERE run_key = ?1 AND coalesce(stop_reason, completed_at) IS NOT NULL",
+                [run.key.0.into()],
+            );
+        }
+    }
+
+    fn pause(&mut self, run: &RunRef, paused: bool, around: &mut Around<'_>) {
+        self.pauses |= paused;
+        let asked = around.store.pause_run(run.key, paused, None, around.machine.now());
+        let told = now(pin!(asked)).unwrap_or(Err(StoreError::Closed));
+        if told.is_ok() {
+            around.mail.post(changed());
+        }
+        let what = format!("client {} pauses run {}: {paused}", self.number, run.key.0);
+        if hears(&what, &told, around) {
+            self.pauses = paused;
         }
     }
 }
 
 /// Somebody decides about a task that waits for a person.
-pub(super) fn approve(execution: ExecutionId, handle: &Handle, around: &mut Around<'_>) -> Call<About> {
+pub(super) fn approve(execution: ExecutionId, around: &mut Around<'_>) {
     let approve = around.calm || !around.chance.one_in(4);
     let request = Approve {
         key: None,
@@ -191,7 +205,37 @@ pub(super) fn approve(execution: ExecutionId, handle: &Handle, around: &mut Arou
         self_confirm: false,
         now: around.machine.now(),
     };
-    around.trace.tell(format!("somebody decides about {execution}: {approve}"));
-    let about = About::Approve(execution, approve);
-    Call::new(handle.clone(), Command::Approve(Box::new(request)), about)
+    let told = now(pin!(around.store.approve(request))).unwrap_or(Err(StoreError::Closed));
+    let told = told.and_then(|once| once.plain());
+    if let Ok(approved) = &told {
+        let ended = Some(&approved.run).filter(|run| approved.changed && run.status.is_terminal());
+        around.mail.post(News { ended: ended.into_iter().cloned().collect(), ..changed() });
+    }
+    let what = format!("somebody decides about {execution}: {approve}");
+    if hears(&what, &told, around) && told.is_ok() {
+        let word = if approve { "approved" } else { "rejected" };
+        around.judge.promised(
+            format!("what was decided about {execution}"),
+            "SELECT count(*) FROM task_decisions WHERE execution_id = ?1 AND decision = ?2",
+            [execution.0.into(), word.to_owned().into()],
+        );
+    }
+}
+
+/// Something was written that may have made tasks claimable or due.
+fn changed() -> News {
+    News { ready: true, due: Some(Timestamp(0)), ..News::default() }
+}
+
+/// Does the caller hear what came of it? It may come too late, and nothing else may keep it from being done.
+fn hears<T: std::fmt::Debug>(what: &str, told: &Answer<T>, around: &mut Around<'_>) -> bool {
+    match told {
+        Ok(_) => {}
+        Err(StoreError::Refused(why)) if why.code == ErrorCode::InvalidTransition => {}
+        Err(e) => around.judge.finds(format!("{what}: {e}")),
+    }
+    let lost = around.loses_answer();
+    let heard = if lost { ", and does not hear of it" } else { "" };
+    around.trace.tell(format!("{what}: {}{heard}", word(told)));
+    !lost
 }

@@ -43,7 +43,7 @@ pub(super) struct Judge {
     highest: i64,
     fences: BTreeSet<i64>,
     concluded: BTreeMap<AttemptKey, (Ending, TaskStatus)>,
-    /// The clock was set; and after that the machine was restarted.
+    /// The clock was set; and that could not be told from time for which the machine was off.
     set: bool,
     doubtful: bool,
     /// Questions that have been answered with 1 ever since somebody was told so.
@@ -302,9 +302,16 @@ impl Judge {
         self.promises.push((what, asks, of.into()));
     }
 
-    /// Somebody set the clock: no time goes by, and nothing is over for it.
-    pub(super) fn clock_set(&mut self) {
+    /// Somebody set the clock: no time goes by, and nothing is over for it. If that was after a restart and before a
+    /// coordinator began, it counts as time for which the machine was off.
+    pub(super) fn clock_set(&mut self, before_any_coordinator: bool) {
         self.set = true;
+        if before_any_coordinator {
+            self.doubtful = true;
+            for lease in self.leases.values_mut().filter(|lease| lease.deadline.is_some()) {
+                (lease.deadline, lease.at_least) = (Some(i64::MIN), i64::MIN);
+            }
+        }
     }
 
     /// While everything works: is anything due that nobody sees to, or later than it can be?
@@ -312,7 +319,7 @@ impl Judge {
         // A clock that was set just before a restart cannot be told from time gone by.
         let latest = if self.doubtful { i64::MAX } else { now.wall + LIMIT_MS + UNNOTICED_MS };
         for (of, from, to, what) in [
-            ("SELECT execution_id, expires FROM leases", now.boot, i64::MAX, "a lease"),
+            ("SELECT subject_key, expires FROM leases", now.boot, i64::MAX, "a lease"),
             (
                 "SELECT execution_id, not_before FROM task_executions WHERE status = 'ready' AND hold = 2",
                 now.wall,

@@ -1,5 +1,5 @@
-//! What workers and clients reach of a coordinator: as in the real node, what comes often is written to the store by whoever
-//! asks, and the loop hears of it a little later; the rest is asked of the loop.
+//! What workers and clients reach of a coordinator: as in the real one, what a caller asks for is written to the store on the
+//! caller's behalf, and the loop hears of it a little later.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use cis_core::error::Refusal;
-use cis_engine::command::{Command, Reply};
+use cis_core::id::RunKey;
 use cis_engine::coordinator::handle::News;
 use cis_engine::coordinator::{Coordinator, Handle, Options, SELF};
-use cis_store::sqlite::SqliteStore;
+use cis_store::SqliteStore;
 
 use super::machine::MadeUp;
 use super::paced::Paced;
@@ -46,29 +46,38 @@ impl Life {
     }
 }
 
-/// Something asked of the loop, by whom it may concern.
-pub(super) struct Call<T> {
-    pub(super) about: T,
-    waiting: Pin<Box<dyn Future<Output = Reply>>>,
-}
+/// A coordinator that is asked to hand over, and goes on until it has answered.
+pub(super) struct HandingOver(Pin<Box<dyn Future<Output = Result<usize, Refusal>>>>);
 
-impl<T> Call<T> {
-    pub(super) fn new(handle: Handle, command: Command, about: T) -> Self {
-        Self { about, waiting: Box::pin(async move { handle.call(command, SELF).await }) }
+impl HandingOver {
+    pub(super) fn ask(handle: Handle) -> Self {
+        Self(Box::pin(async move { handle.hand_over().await }))
     }
 
-    pub(super) fn answer(&mut self) -> Option<Reply> {
-        now(self.waiting.as_mut())
+    pub(super) fn answer(&mut self) -> Option<Result<usize, Refusal>> {
+        now(self.0.as_mut())
     }
 }
 
 /// News on their way to the loop. They go with it.
 #[derive(Debug, Default)]
-pub(super) struct Mail(VecDeque<News>);
+pub(super) struct Mail(VecDeque<Letter>);
+
+/// One of them.
+#[derive(Debug)]
+enum Letter {
+    News(News),
+    /// The coordinator's own process owns a run from now on.
+    Attach(RunKey),
+}
 
 impl Mail {
     pub(super) fn post(&mut self, news: News) {
-        self.0.push_back(news);
+        self.0.push_back(Letter::News(news));
+    }
+
+    pub(super) fn post_attach(&mut self, run: RunKey) {
+        self.0.push_back(Letter::Attach(run));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -76,11 +85,14 @@ impl Mail {
     }
 
     pub(super) fn deliver(&mut self, handle: &Handle) {
-        if let Some(news) = self.0.pop_front()
-            && now(pin!(handle.wrote(news.clone()))).is_none()
-        {
+        match self.0.pop_front() {
             // Its inbox is full.
-            self.0.push_front(news);
+            Some(Letter::News(news)) if now(pin!(handle.wrote(news.clone()))).is_none() => {
+                self.0.push_front(Letter::News(news));
+            }
+            // Sent at once; the answer says nothing.
+            Some(Letter::Attach(run)) => drop(now(pin!(handle.attach(run, SELF)))),
+            Some(Letter::News(_)) | None => {}
         }
     }
 

@@ -12,6 +12,8 @@ pub(super) enum Fault {
     CoordinatorDies,
     /// Another one begins, and it goes on for a while.
     CoordinatorReplaced,
+    /// It is asked to leave what runs to the next one.
+    CoordinatorHandsOver,
     RunnerDies(Until),
     BothDie(Until),
     Disconnect,
@@ -27,7 +29,7 @@ pub(super) enum Fault {
 }
 
 /// Kinds of faults.
-const KINDS: u64 = 8;
+const KINDS: u64 = 9;
 
 /// What goes wrong here, and how often.
 #[derive(Debug)]
@@ -58,7 +60,8 @@ impl Weather {
                 let ms = chance.below(6 * HOUR_MS.cast_unsigned()).cast_signed();
                 Fault::ClockSet(if chance.one_in(2) { ms } else { -ms })
             }
-            6 => Fault::Sleep(chance.below(2 * HOUR_MS.cast_unsigned()).cast_signed()),
+            6 => Fault::CoordinatorHandsOver,
+            7 => Fault::Sleep(chance.below(2 * HOUR_MS.cast_unsigned()).cast_signed()),
             _ => Fault::Restart {
                 off_ms: chance.below(HOUR_MS.cast_unsigned()).cast_signed(),
                 journal_loses: if chance.one_in(2) { chance.below(12) as usize } else { 0 },

@@ -8,9 +8,8 @@ use cis_core::retry::Failure;
 use cis_core::source::{Clock as _, Millis, Random as _};
 use cis_engine::coordinator::handle::News;
 use cis_runner::protocol::AttemptKey;
-use cis_store::Store as _;
+use cis_store::SqliteStore;
 use cis_store::port::{ClaimWork, Conclude, Ending, Holding, IdempotencyKey, StoreError};
-use cis_store::sqlite::SqliteStore;
 
 use super::judge::{Judge, Moment};
 use super::machine::MadeUp;
@@ -221,7 +220,8 @@ impl Worker {
     }
 }
 
-fn word<T: std::fmt::Debug>(answer: &Result<T, StoreError>) -> String {
+/// What an answer comes to, in a word.
+pub(super) fn word<T: std::fmt::Debug>(answer: &Result<T, StoreError>) -> String {
     match answer {
         Ok(told) => format!("{told:?}"),
         Err(StoreError::Refused(why)) => format!("{:?}", why.code),

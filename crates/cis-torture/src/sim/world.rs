@@ -5,21 +5,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use cis_api::node::CoordinatorKind;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::ExecutionId;
 use cis_core::notice::Wanted;
-use cis_engine::command::Reply;
 use cis_engine::context::Context;
 use cis_engine::coordinator::{Handle, Limits, Options};
 use cis_engine::data_dir::DataDir;
+use cis_engine::machine::Machine as _;
 use cis_runner::protocol::AttemptKey;
-use cis_store::sqlite::{Durability, Reader, SqliteStore, check};
+use cis_store::{Durability, Reader, SqliteStore, check};
 use rusqlite::{Connection, OpenFlags};
 
-use super::client::{self, About, Client};
+use super::client::{self, Client};
 use super::judge::{Judge, Moment};
 use super::machine::MadeUp;
-use super::node::{Call, Life, Mail};
+use super::node::{HandingOver, Life, Mail};
 use super::runner::{Line, Remains, Runner, Until};
 use super::sketch::Sketch;
 use super::trace::Trace;
@@ -57,7 +58,7 @@ pub(super) struct World {
     remains: Remains,
     workers: Vec<Worker>,
     clients: Vec<Client>,
-    calls: Vec<Call<About>>,
+    handing_over: Option<HandingOver>,
     mail: Mail,
     judge: Judge,
     weather: Weather,
@@ -91,6 +92,7 @@ impl World {
         }
         let options = Options {
             data_dir,
+            kind: CoordinatorKind::Background,
             exe: "/nowhere".into(),
             config: None,
             slots: 1 + chance.below(3) as u32,
@@ -119,7 +121,7 @@ impl World {
             runner: None,
             remains: Remains::default(),
             clients,
-            calls: Vec::new(),
+            handing_over: None,
             mail: Mail::default(),
             judge,
             trace: Trace::new(),
@@ -183,18 +185,29 @@ impl World {
             self.trace.tell("a coordinator begins".to_owned());
             self.tally.lives += 1;
         }
-        if let Some(ended) = self.current.as_mut().and_then(Life::go_on) {
+        let ended = self.current.as_mut().and_then(Life::go_on);
+        let has_left = self.hear_of_hand_over();
+        if let Some(ended) = ended {
             // An old one that was slow to begin has a later life than this one; and what it could not reach it says so of.
             let overtaken =
                 |why: &Refusal| why.code == ErrorCode::LeaseExpired || why.message.contains("runner");
-            if !ended.as_ref().is_err_and(overtaken) {
+            let handed_over = has_left && ended.is_ok();
+            self.tally.handed_over += u64::from(handed_over);
+            if !(handed_over || ended.as_ref().is_err_and(overtaken)) {
                 self.judge.finds(format!("the coordinator ended: {ended:?}"));
             }
             self.trace.tell(format!("the coordinator ends: {ended:?}"));
             self.end_coordinator(false);
         }
-        self.hear_answers();
         Ok(())
+    }
+
+    /// Has the coordinator said that what runs is left to the next one?
+    fn hear_of_hand_over(&mut self) -> bool {
+        let Some(answer) = self.handing_over.as_mut().and_then(HandingOver::answer) else { return false };
+        self.handing_over = None;
+        self.trace.tell(format!("to hand over is answered: {answer:?}"));
+        answer.is_ok()
     }
 
     /// An old coordinator goes on.
@@ -208,7 +221,7 @@ impl World {
 
     /// It is no more, or nobody knows it any more.
     fn end_coordinator(&mut self, replaced: bool) {
-        self.calls.clear();
+        self.handing_over = None;
         self.mail.is_lost();
         let current = self.current.take();
         if replaced {
@@ -297,15 +310,16 @@ impl World {
     }
 
     fn ask(&mut self) -> anyhow::Result<()> {
-        let Some(handle) = self.handle() else { return Ok(()) };
+        if self.handle().is_none() {
+            return Ok(());
+        }
         let at = self.chance.below(self.clients.len() as u64) as usize;
         let waiting = if self.calm || self.chance.one_in(3) { self.someone_waits()? } else { None };
         let Some((mut around, _, clients)) = self.around() else { return Ok(()) };
-        let call = match waiting {
-            Some(execution) => Some(client::approve(execution, &handle, &mut around)),
-            None => clients[at].act(&handle, &mut around),
-        };
-        self.calls.extend(call);
+        match waiting {
+            Some(execution) => client::approve(execution, &mut around),
+            None => clients[at].act(&mut around),
+        }
         Ok(())
     }
 
@@ -321,45 +335,6 @@ impl World {
         }
     }
 
-    fn hear_answers(&mut self) {
-        let mut calls = std::mem::take(&mut self.calls);
-        calls.retain_mut(|call| match call.answer() {
-            Some(reply) => {
-                self.clients.iter_mut().for_each(|client| client.hear(&call.about, &reply));
-                self.note(&call.about, &reply);
-                false
-            }
-            None => true,
-        });
-        self.calls = calls;
-    }
-
-    /// What somebody was told stays so.
-    fn note(&mut self, about: &About, reply: &Reply) {
-        match (about, reply) {
-            (About::Cancel(run), Reply::Stopping(once)) if once.answer.is_ok() => self.judge.promised(
-                format!("the cancellation of run {}", run.0),
-                "SELECT count(*) FROM dag_runs
-                 WHERE run_key = ?1 AND coalesce(stop_reason, completed_at) IS NOT NULL",
-                [run.0.into()],
-            ),
-            (About::Approve(execution, approve), Reply::Approved(once)) if once.answer.is_ok() => {
-                let word = if *approve { "approved" } else { "rejected" };
-                self.judge.promised(
-                    format!("what was decided about {execution}"),
-                    "SELECT count(*) FROM task_decisions WHERE execution_id = ?1 AND decision = ?2",
-                    [execution.0.into(), word.to_owned().into()],
-                );
-            }
-            _ => {}
-        }
-        let short = match reply {
-            Reply::Refused(why) => format!("{:?}", why.code),
-            other => format!("{other:?}"),
-        };
-        self.trace.tell(format!("{about:?} is answered: {short}"));
-    }
-
     /// Something goes wrong.
     fn suffer(&mut self, fault: Fault) -> anyhow::Result<()> {
         self.tally.count(&fault);
@@ -367,6 +342,8 @@ impl World {
         match fault {
             Fault::CoordinatorDies => self.end_coordinator(false),
             Fault::CoordinatorReplaced => self.end_coordinator(true),
+            Fault::CoordinatorHandsOver if self.handing_over.is_some() => {}
+            Fault::CoordinatorHandsOver => self.handing_over = self.handle().map(HandingOver::ask),
             Fault::RunnerDies(until) => {
                 self.end_turn(until);
                 self.end_runner();
@@ -382,7 +359,8 @@ impl World {
             }
             Fault::ClockSet(ms) => {
                 self.machine.set(ms);
-                self.judge.clock_set();
+                let is_unnoted = self.is_boot_unnoted()?;
+                self.judge.clock_set(is_unnoted);
             }
             Fault::Sleep(ms) => {
                 self.machine.sleep(ms);
@@ -391,6 +369,13 @@ impl World {
             Fault::Restart { off_ms, journal_loses } => self.restart(off_ms, journal_loses),
         }
         Ok(())
+    }
+
+    /// Has no coordinator begun since the machine was restarted?
+    fn is_boot_unnoted(&self) -> anyhow::Result<bool> {
+        let noted = "SELECT count(*) FROM clock WHERE boot_id <> ?1";
+        let mut statement = self.rows.prepare_cached(noted)?;
+        Ok(statement.query_row([self.machine.boot_id()], |row| row.get::<_, i64>(0))? > 0)
     }
 
     /// The machine goes down with everything on it. The store forces what it says to disk, the runner's journal does not.
@@ -448,9 +433,7 @@ impl World {
             self.bring_news();
         }
         self.work();
-        if self.calls.is_empty() {
-            self.ask()?;
-        }
+        self.ask()?;
         self.coordinate()
     }
 
@@ -458,7 +441,8 @@ impl World {
         let busy = self.workers.iter().any(Worker::is_busy) || !self.clients.iter().all(Client::is_content);
         let runner_busy =
             self.runner.as_ref().is_some_and(|r| !r.is_idle() || r.has_news() || r.has_flying());
-        if busy || runner_busy || !self.calls.is_empty() || self.handle().is_none() {
+        let asked = self.handing_over.is_some();
+        if busy || runner_busy || asked || self.handle().is_none() {
             return Ok(false);
         }
         let left = "SELECT count(*) FROM dag_runs WHERE completed_at IS NULL";

@@ -10,9 +10,9 @@ use anyhow::{Result, anyhow};
 use cis_core::dag::{self, Defaults, Format};
 use cis_core::id::{Epoch, Scope};
 use cis_core::source::{BootTime, Clock, Random, Timestamp, new_run_id};
-use cis_store::Store;
+use cis_store::CoordinatorStore as _;
 use cis_store::port::{Advance, Advanced, Boot, Claim, Claimed, Ending, Publish, Report, Settle, StartRun};
-use cis_store::sqlite::{Durability, SqliteStore};
+use cis_store::{Durability, SqliteStore};
 use serde_json::Map;
 use xtask::{clock, repo};
 
