@@ -19,7 +19,7 @@ use cis_store::rows::RunRow;
 
 use super::look::not_found;
 use super::start::told_started;
-use super::{Answer, App, Sender, changed};
+use super::{Answer, App, Permit, Sender, changed};
 use crate::coordinator::handle::News;
 
 fn reference(run: &RunRow, status: RunStatus) -> RunRef {
@@ -36,6 +36,7 @@ fn reference(run: &RunRow, status: RunStatus) -> RunRef {
 impl Answer<CancelRun> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<CancelRun>,
     ) -> Result<Once<RunStopping>, Refusal> {
@@ -68,7 +69,12 @@ impl Answer<CancelRun> for App {
 }
 
 impl Answer<PauseRun> for App {
-    async fn answer(&self, sender: &Sender, request: Request<PauseRun>) -> Result<Once<PausedRun>, Refusal> {
+    async fn answer(
+        &self,
+        _: Permit,
+        sender: &Sender,
+        request: Request<PauseRun>,
+    ) -> Result<Once<PausedRun>, Refusal> {
         self.set_run_paused(sender, request.path, true).await
     }
 }
@@ -76,6 +82,7 @@ impl Answer<PauseRun> for App {
 impl Answer<UnpauseRun> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<UnpauseRun>,
     ) -> Result<Once<PausedRun>, Refusal> {
@@ -86,6 +93,7 @@ impl Answer<UnpauseRun> for App {
 impl Answer<PauseScope> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<PauseScope>,
     ) -> Result<Once<PausedScope>, Refusal> {
@@ -96,6 +104,7 @@ impl Answer<PauseScope> for App {
 impl Answer<UnpauseScope> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<UnpauseScope>,
     ) -> Result<Once<PausedScope>, Refusal> {
@@ -104,25 +113,35 @@ impl Answer<UnpauseScope> for App {
 }
 
 impl Answer<DrainNode> for App {
-    async fn answer(&self, sender: &Sender, _: Request<DrainNode>) -> Result<Once<Drained>, Refusal> {
+    async fn answer(
+        &self,
+        _: Permit,
+        sender: &Sender,
+        _: Request<DrainNode>,
+    ) -> Result<Once<Drained>, Refusal> {
         self.set_draining(sender, true).await
     }
 }
 
 impl Answer<UndrainNode> for App {
-    async fn answer(&self, sender: &Sender, _: Request<UndrainNode>) -> Result<Once<Drained>, Refusal> {
+    async fn answer(
+        &self,
+        _: Permit,
+        sender: &Sender,
+        _: Request<UndrainNode>,
+    ) -> Result<Once<Drained>, Refusal> {
         self.set_draining(sender, false).await
     }
 }
 
 impl Answer<ListNodes> for App {
-    async fn answer(&self, _: &Sender, _: Request<ListNodes>) -> Result<Once<Nodes>, Refusal> {
+    async fn answer(&self, _: Permit, _: &Sender, _: Request<ListNodes>) -> Result<Once<Nodes>, Refusal> {
         Ok(Once::new(Nodes { nodes: vec![self.node_info()?.clone()] }))
     }
 }
 
 impl Answer<ShowReady> for App {
-    async fn answer(&self, _: &Sender, _: Request<ShowReady>) -> Result<Once<Ready>, Refusal> {
+    async fn answer(&self, _: Permit, _: &Sender, _: Request<ShowReady>) -> Result<Once<Ready>, Refusal> {
         let info = self.coordinator_info().await?;
         let refuse = |why: &str| Err(Refusal::new(ErrorCode::Unavailable, why));
         match info {
@@ -137,6 +156,7 @@ impl Answer<ShowReady> for App {
 impl Answer<ShowCoordinator> for App {
     async fn answer(
         &self,
+        _: Permit,
         _: &Sender,
         _: Request<ShowCoordinator>,
     ) -> Result<Once<CoordinatorInfo>, Refusal> {
@@ -147,6 +167,7 @@ impl Answer<ShowCoordinator> for App {
 impl Answer<AttachRun> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<AttachRun>,
     ) -> Result<Once<RunStarted>, Refusal> {
@@ -161,7 +182,12 @@ impl Answer<AttachRun> for App {
 
 impl Answer<HandOver> for App {
     /// Lets the process that asks become the coordinator. Tasks do not notice: they live in the runner.
-    async fn answer(&self, _: &Sender, _: Request<HandOver>) -> Result<Once<HandingOver>, Refusal> {
+    async fn answer(
+        &self,
+        _: Permit,
+        _: &Sender,
+        _: Request<HandOver>,
+    ) -> Result<Once<HandingOver>, Refusal> {
         let pid = std::process::id();
         if self.options.kind == CoordinatorKind::Node {
             let why = format!("process {pid} is a node: it does not hand over");
@@ -172,7 +198,12 @@ impl Answer<HandOver> for App {
 }
 
 impl Answer<PruneRuns> for App {
-    async fn answer(&self, _: &Sender, request: Request<PruneRuns>) -> Result<Once<PrunedChunk>, Refusal> {
+    async fn answer(
+        &self,
+        _: Permit,
+        _: &Sender,
+        request: Request<PruneRuns>,
+    ) -> Result<Once<PrunedChunk>, Refusal> {
         self.prune(request.body).await.map(Once::new)
     }
 }

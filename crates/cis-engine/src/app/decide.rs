@@ -13,7 +13,7 @@ use cis_store::port::{Approve, Approved, Decide, Decided, Once, RunRef};
 use cis_store::rows::ReviewRow;
 
 use super::look::not_found;
-use super::{Answer, App, Sender, begun, changed, invalid};
+use super::{Answer, App, Permit, Sender, begun, changed, invalid};
 use crate::coordinator::Expected;
 use crate::coordinator::handle::News;
 
@@ -28,6 +28,7 @@ struct Meant {
 impl Answer<ConfirmDag> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<ConfirmDag>,
     ) -> Result<Once<DagDecided>, Refusal> {
@@ -38,6 +39,7 @@ impl Answer<ConfirmDag> for App {
 impl Answer<RejectDag> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<RejectDag>,
     ) -> Result<Once<DagDecided>, Refusal> {
@@ -48,6 +50,7 @@ impl Answer<RejectDag> for App {
 impl Answer<ApproveReview> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<ApproveReview>,
     ) -> Result<Once<ReviewDecided>, Refusal> {
@@ -58,6 +61,7 @@ impl Answer<ApproveReview> for App {
 impl Answer<RejectReview> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<RejectReview>,
     ) -> Result<Once<ReviewDecided>, Refusal> {
@@ -68,6 +72,7 @@ impl Answer<RejectReview> for App {
 impl Answer<ApproveTask> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<ApproveTask>,
     ) -> Result<Once<TaskDecided>, Refusal> {
@@ -78,6 +83,7 @@ impl Answer<ApproveTask> for App {
 impl Answer<RejectTask> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<RejectTask>,
     ) -> Result<Once<TaskDecided>, Refusal> {

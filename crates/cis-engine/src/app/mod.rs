@@ -128,18 +128,28 @@ struct Parsing {
     large: Arc<Semaphore>,
 }
 
+/// That a sender may make a call. Only this module can say so, so that [`App::call`] is the only way to an answer.
+#[derive(Debug)]
+pub struct Permit(());
+
 /// One function per call. Implemented in this module and nowhere else.
 pub trait Answer<C: Call> {
     #[doc(hidden)]
     fn answer(
         &self,
+        permit: Permit,
         sender: &Sender,
         request: Request<C>,
     ) -> impl Future<Output = Result<Once<C::Response>, Refusal>> + Send;
 }
 
 impl<C: Read> Answer<C> for App {
-    async fn answer(&self, sender: &Sender, request: Request<C>) -> Result<Once<C::Response>, Refusal> {
+    async fn answer(
+        &self,
+        _: Permit,
+        sender: &Sender,
+        request: Request<C>,
+    ) -> Result<Once<C::Response>, Refusal> {
         self.read(sender, request).await.map(Once::new)
     }
 }
@@ -178,8 +188,8 @@ impl App {
     where
         Self: Answer<C>,
     {
-        check_access(C::ACCESS, sender)?;
-        self.answer(sender, request).await
+        let permit = check_access(C::ACCESS, sender)?;
+        self.answer(permit, sender, request).await
     }
 
     /// Answers a call that only reads, on a thread that may wait for the disk.
@@ -331,12 +341,13 @@ impl SharedStore {
 }
 
 /// Refuses a sender that may not make a call.
-fn check_access(access: Access, sender: &Sender) -> Result<(), Refusal> {
+fn check_access(access: Access, sender: &Sender) -> Result<Permit, Refusal> {
     if access == Access::Owner && sender.connection.is_none() {
         let why = "only the owner of the data directory asks for this, on its machine";
         return Err(Refusal::new(ErrorCode::Forbidden, why));
     }
-    access.check(&sender.caller)
+    access.check(&sender.caller)?;
+    Ok(Permit(()))
 }
 
 /// Something was written that may have made tasks claimable or due.

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Answer, App, Sender, invalid};
+use super::{Answer, App, Permit, Sender, invalid};
 use crate::coordinator::handle::News;
 use crate::skill::{self, KeptLock, SkillPath};
 
@@ -38,6 +38,7 @@ pub(super) struct Checked {
 impl Answer<PublishDag> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<PublishDag>,
     ) -> Result<Once<Published>, Refusal> {
@@ -49,6 +50,7 @@ impl Answer<SubmitTask> for App {
     /// A DAG of one task, behind the same confirmation.
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<SubmitTask>,
     ) -> Result<Once<Published>, Refusal> {

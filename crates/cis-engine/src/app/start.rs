@@ -16,7 +16,7 @@ use cis_store::port::{Fate, Once, Published, RunRef, Settle, StartRun as StoreSt
 use serde_json::{Map, Value};
 
 use super::look::Look;
-use super::{Answer, App, Sender, begun, broke_off, changed};
+use super::{Answer, App, Permit, Sender, begun, broke_off, changed};
 use crate::again::{Again, confirmed, sequel};
 use crate::context::Context;
 use crate::coordinator::Expected;
@@ -39,6 +39,7 @@ impl Answer<RunDefinition> for App {
     /// Publishes, confirms and runs in one go: running a file is its owner's own act.
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<RunDefinition>,
     ) -> Result<Once<RunStarted>, Refusal> {
@@ -69,7 +70,12 @@ impl Answer<RunDefinition> for App {
 }
 
 impl Answer<StartRun> for App {
-    async fn answer(&self, sender: &Sender, request: Request<StartRun>) -> Result<Once<RunStarted>, Refusal> {
+    async fn answer(
+        &self,
+        _: Permit,
+        sender: &Sender,
+        request: Request<StartRun>,
+    ) -> Result<Once<RunStarted>, Refusal> {
         let (DagPath { id }, InScope { scope }) = (request.path, request.query);
         let StartBody { params, max_parallel, content_hash, owner } = request.body;
         let wish = self.look(sender, move |look| {
@@ -89,6 +95,7 @@ impl Answer<StartRun> for App {
 impl Answer<ResumeRun> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<ResumeRun>,
     ) -> Result<Once<RunStarted>, Refusal> {
@@ -100,6 +107,7 @@ impl Answer<ResumeRun> for App {
 impl Answer<RetryTask> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<RetryTask>,
     ) -> Result<Once<RunStarted>, Refusal> {
@@ -245,7 +253,7 @@ impl App {
         Ok(started.map(|run| told_started(&run)))
     }
 
-    /// The environment and directory that the owner sent. From anybody else they would be code execution.
+    /// The environment and directory that the owner sent. From any other caller they would be code execution.
     pub(super) fn owner_context(
         &self,
         sender: &Sender,

@@ -9,13 +9,14 @@ use cis_core::source::{Millis, Timestamp};
 use cis_store::port::Once;
 
 use super::look::not_found;
-use super::{Answer, App, Sender, changed, invalid};
+use super::{Answer, App, Permit, Sender, changed, invalid};
 use crate::coordinator::handle::News;
 use crate::token::{self, FreshToken};
 
 impl Answer<CreateToken> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<CreateToken>,
     ) -> Result<Once<NewToken>, Refusal> {
@@ -43,6 +44,7 @@ impl Answer<CreateToken> for App {
 impl Answer<RevokeToken> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<RevokeToken>,
     ) -> Result<Once<TokenRevoked>, Refusal> {
@@ -59,7 +61,12 @@ impl Answer<RevokeToken> for App {
 }
 
 impl Answer<ShowCaller> for App {
-    async fn answer(&self, sender: &Sender, _: Request<ShowCaller>) -> Result<Once<Whoami>, Refusal> {
+    async fn answer(
+        &self,
+        _: Permit,
+        sender: &Sender,
+        _: Request<ShowCaller>,
+    ) -> Result<Once<Whoami>, Refusal> {
         let node = self.node_info()?.did.clone();
         Ok(Once::new(Whoami { caller: sender.caller.clone(), node }))
     }

@@ -34,7 +34,7 @@ use cis_store::port::{
 use serde_json::Value;
 
 use super::look::not_found;
-use super::{Answer, App, Sender, broke_off, invalid};
+use super::{Answer, App, Permit, Sender, broke_off, invalid};
 use crate::coordinator::handle::News;
 use crate::desk::Able;
 use crate::dispatch::scene;
@@ -126,6 +126,7 @@ impl Answer<ClaimTasks> for App {
     /// Claims tasks; if there are none, waits for some, but no longer than the claim says.
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<ClaimTasks>,
     ) -> Result<Once<ClaimedTasks>, Refusal> {
@@ -138,6 +139,7 @@ impl Answer<ClaimTasks> for App {
 impl Answer<RenewLease> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<RenewLease>,
     ) -> Result<Once<LeaseRenewed>, Refusal> {
@@ -157,6 +159,7 @@ impl Answer<RenewLease> for App {
 impl Answer<ReportProgress> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<ReportProgress>,
     ) -> Result<Once<Noted>, Refusal> {
@@ -176,6 +179,7 @@ impl Answer<ReportProgress> for App {
 impl Answer<AppendLog> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<AppendLog>,
     ) -> Result<Once<LogWritten>, Refusal> {
@@ -199,6 +203,7 @@ impl Answer<AppendLog> for App {
 impl Answer<CompleteTask> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<CompleteTask>,
     ) -> Result<Once<AttemptEnded>, Refusal> {
@@ -219,6 +224,7 @@ impl Answer<CompleteTask> for App {
 impl Answer<FailTask> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<FailTask>,
     ) -> Result<Once<AttemptEnded>, Refusal> {
@@ -232,6 +238,7 @@ impl Answer<FailTask> for App {
 impl Answer<ReleaseTask> for App {
     async fn answer(
         &self,
+        _: Permit,
         sender: &Sender,
         request: Request<ReleaseTask>,
     ) -> Result<Once<AttemptEnded>, Refusal> {
