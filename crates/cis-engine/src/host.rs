@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use cis_api::node::CoordinatorKind;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::source::Clock;
-use cis_store::{Pulse, RESERVE_BYTES, Reader, SqliteStore};
+use cis_store::{Pulse, RESERVE_BYTES, SqliteStore};
 use tokio::sync::watch;
 
 use crate::app::{App, Settings, SharedStore};
@@ -25,7 +25,6 @@ use crate::coordinator::{Coordinator, Handle, Options};
 use crate::data_dir::{CoordinatorLock, DataDir};
 use crate::inspection::Inspection;
 use crate::machine::Real;
-use crate::recovery::Recovery;
 use crate::system::System;
 
 /// A coordinator in this process, for as long as it lives.
@@ -34,6 +33,8 @@ pub struct Host {
     app: App,
     handle: Handle,
     runtime: tokio::runtime::Handle,
+    /// What it took up when it began, in words, if there was anything.
+    recovery: Option<String>,
     /// Gives back the lock once the store is closed, unless it has handed over.
     thread: JoinHandle<(Option<CoordinatorLock>, Result<(), Refusal>)>,
 }
@@ -51,8 +52,7 @@ struct Unclosed {
 impl Unclosed {
     /// Folds the log back and closes the file; gives the lock back, or lets go of it where another process waits for it.
     fn close(self, lock: CoordinatorLock) -> Option<CoordinatorLock> {
-        // A life may have taken more epochs than the one it began with.
-        let last = Reader::open(&self.data_dir.database()).and_then(|reader| reader.epoch());
+        let last = self.store.epoch();
         self.store.close();
         if let Some(epoch) = last.ok().filter(|_| self.is_sound) {
             // Where it cannot be noted, the next one looks once more.
@@ -73,6 +73,7 @@ struct Started {
     runtime: tokio::runtime::Handle,
     store: SharedStore,
     pulse: Pulse,
+    recovery: Option<String>,
 }
 
 /// What is left when a coordinator has ended.
@@ -111,9 +112,9 @@ impl Host {
             })
             .map_err(|e| unusable(&e))?;
         match started.recv() {
-            Ok(Started { handle, runtime, store, pulse }) => {
+            Ok(Started { handle, runtime, store, pulse, recovery }) => {
                 let app = App::new(store, pulse, handle.clone(), options, settings);
-                Ok(Self { app, handle, runtime, thread })
+                Ok(Self { app, handle, runtime, recovery, thread })
             }
             // It ended before it began; its result says why.
             Err(_) => match thread.join() {
@@ -145,6 +146,11 @@ impl Host {
     /// Where the coordinator's own tasks run: one thread.
     pub fn runtime(&self) -> &tokio::runtime::Handle {
         &self.runtime
+    }
+
+    /// What the coordinator took up when it began, in words; nothing if there was nothing.
+    pub fn recovery(&self) -> Option<&str> {
+        self.recovery.as_deref()
     }
 
     /// True while no run is unfinished.
@@ -232,7 +238,8 @@ async fn live(
     };
     let (data_dir, kind) = (options.data_dir.clone(), options.kind);
     let (coordinator, handle) = Coordinator::start(store.clone().here(), options, machine).await?;
-    let Recovery { unclean, .. } = *coordinator.recovery();
+    let recovery = coordinator.recovery();
+    let (unclean, recovery) = (recovery.unclean, recovery.took_up().then(|| recovery.to_string()));
     // Without a thread to look on, the next coordinator looks.
     let inspection = if unclean { Inspection::begin(&data_dir, &store, &handle).ok() } else { None };
     let (pulse, has_handed_over) = (store.pulse(), coordinator.has_handed_over());
@@ -242,7 +249,7 @@ async fn live(
         CoordinatorKind::Foreground | CoordinatorKind::Background => store.here(),
     });
     *shared = Some(of_app.clone());
-    let _ = ready.send(Started { handle, runtime, store: of_app, pulse });
+    let _ = ready.send(Started { handle, runtime, store: of_app, pulse, recovery });
     let store = coordinator.run().await;
     // Before the store is closed: a reader keeps it from folding its log.
     let is_sound = inspection.map_or(!unclean, Inspection::end);

@@ -21,7 +21,7 @@ use cis_client::{CallError, CallOptions, Client, Held};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::RunId;
 use cis_engine::app::{Answer, App, Sender, Settings};
-use cis_engine::coordinator::handle::next_look;
+use cis_engine::coordinator::handle::{leaving, next_look};
 use cis_engine::coordinator::{Changes, Options};
 use cis_engine::data_dir::{CoordinatorLock, DataDir};
 use cis_engine::host::{Ended, Host, spawn_background, unusable};
@@ -102,10 +102,15 @@ impl Here {
     where
         App: Answer<C>,
     {
-        let sender = Sender::own_process();
-        let call = self.host.app().call(&sender, request.clone());
-        // Boxed: what a call may keep is large, and the stack of a thread is not.
-        self.host.runtime().block_on(Box::pin(call))?.answer
+        let (app, request) = (self.host.app().clone(), request.clone());
+        let (reply, answer) = mpsc::sync_channel(1);
+        // On the coordinator's own thread: what the call writes and tells the loop goes on there, without a change of threads for
+        // each of its steps.
+        self.host.runtime().spawn(async move {
+            let _ = reply.send(app.call(&Sender::own_process(), request).await);
+        });
+        // Without an answer, the coordinator has ended before it came to the call.
+        answer.recv().map_err(|_| leaving())??.answer
     }
 
     fn leave(mut self) -> Result<Ended, Refusal> {
@@ -129,9 +134,12 @@ impl Session {
         Ok(Self { options, settings, link, owned: Vec::new() })
     }
 
-    /// Is the coordinator in this process?
-    pub fn is_here(&self) -> bool {
-        matches!(self.link, Link::Here(_))
+    /// What the coordinator in this process took up when it began, in words.
+    pub fn recovery(&self) -> Option<&str> {
+        match &self.link {
+            Link::Here(here) => here.host.recovery(),
+            Link::There(_) | Link::Closed => None,
+        }
     }
 
     /// What the coordinator says of itself.

@@ -36,7 +36,7 @@ mod work;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cis_api::node::NodeInfo;
+use cis_api::node::{CoordinatorKind, NodeInfo};
 use cis_api::{Access, Call, Request};
 use cis_core::access::{Caller, Preset};
 use cis_core::error::{ErrorCode, Refusal};
@@ -267,6 +267,18 @@ impl App {
     /// Records what came of trying to tell people of an event.
     pub async fn settle_notice(&self, of: Position, way: Way, tried: Tried) -> Result<(), Refusal> {
         Ok(self.store.get()?.settle_notice(of, way, tried, self.now()).await?)
+    }
+
+    /// Does work on files: in a node on a thread that may wait for the disk, elsewhere on the loop's own, as commits are.
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        what: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        match self.options.kind {
+            CoordinatorKind::Node => tokio::task::spawn_blocking(work).await.map_err(|_| broke_off(what)),
+            CoordinatorKind::Foreground | CoordinatorKind::Background => Ok(work()),
+        }
     }
 
     /// Writes on a task of its own and tells the loop what came of it.

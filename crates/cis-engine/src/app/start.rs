@@ -216,13 +216,10 @@ impl App {
         let starting = tokio::spawn(async move {
             app.handle.expect_run(run, expected).await?;
             let (path, durability) = (app.options.data_dir.context_of_new(run), app.options.durability);
-            let saved = {
-                let path = path.clone();
-                tokio::task::spawn_blocking(move || context.save(&path, durability)).await
-            };
-            let saved = saved
-                .map_err(|_| broke_off("starting"))
-                .and_then(|saved| saved.map_err(|e| Refusal::unwritten("the run's environment", &e)));
+            let kept = path.clone();
+            let saved = app.on_disk("starting", move || context.save(&kept, durability)).await;
+            let saved =
+                saved.and_then(|saved| saved.map_err(|e| Refusal::unwritten("the run's environment", &e)));
             let answer = match saved {
                 Ok(()) => start.await,
                 Err(refusal) => Err(refusal),

@@ -198,6 +198,11 @@ impl SqliteStore {
         self.writer.keep_notices(wanted);
     }
 
+    /// The highest epoch in use. A coordinator may have taken more of them than the one it began with.
+    pub fn epoch(&self) -> Answer<Epoch> {
+        self.writer.read(migrate::epoch)
+    }
+
     /// Waits until everything is written and the file is closed. Call it on the last handle.
     pub fn close(self) {
         self.writer.close();

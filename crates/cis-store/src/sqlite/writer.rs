@@ -134,6 +134,11 @@ impl Writer {
         held(&self.pen).memory.wanted = wanted;
     }
 
+    /// Reads on the connection that writes, when it is free.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
+        read(&held(&self.pen).conn)
+    }
+
     /// Lets the thread finish what is queued and waits until it has closed the file.
     pub(super) fn close(self) {
         let Self { pen, queue, thread, tally: _, pulse: _, log_pages: _, lost: _, here: _, clock: _ } = self;

@@ -178,7 +178,7 @@ where
     let mut target = setup.target(false)?;
     let starts_here = is_dag && decision.approve && !target.is_node();
     if starts_here {
-        run::tell_recovery(&mut target)?;
+        run::tell_recovery(&target);
     }
     let context = starts_here.then(|| run::run_context(&node::context(setup, &decision.skill_dirs)));
     let decided = target.call(&request(context));

@@ -258,7 +258,7 @@ where
     App: Answer<C>,
 {
     let cwd = std::env::current_dir().map_err(|e| Failure::usage(format!("no current directory: {e}")))?;
-    tell_recovery(&mut target)?;
+    tell_recovery(&target);
     let Launch { dag, skill_dirs, is_detached, at_node, kept } = launch;
     // Those it would not be looked for in otherwise.
     let usual = setup.skill_dirs(&[], &cwd);
@@ -291,14 +291,12 @@ pub(super) fn run_context(context: &Context) -> RunContext {
 }
 
 /// Says what the coordinator took up, if it is the one that began in this process.
-pub(super) fn tell_recovery(target: &mut Target) -> Result<(), Failure> {
+pub(super) fn tell_recovery(target: &Target) {
     if let Target::Here(session) = target
-        && session.is_here()
-        && let Some(recovery) = session.coordinator()?.recovery
+        && let Some(recovery) = session.recovery()
     {
         tell!("{recovery}");
     }
-    Ok(())
 }
 
 fn catch_interrupts(is_detached: bool) -> Result<Option<Interrupts>, Failure> {
