@@ -9,7 +9,7 @@ use cis_core::source::{Clock as _, Millis, Random as _};
 use cis_engine::coordinator::handle::News;
 use cis_runner::protocol::AttemptKey;
 use cis_store::SqliteStore;
-use cis_store::port::{ClaimWork, Conclude, Ending, Holding, IdempotencyKey, StoreError};
+use cis_store::port::{ClaimWork, Conclude, Ending, Holding, IdempotencyKey, Once, StoreError};
 
 use super::judge::{Judge, Moment};
 use super::machine::MadeUp;
@@ -199,21 +199,30 @@ impl Worker {
             random: around.machine.bits(),
         };
         let told = now(pin!(around.store.conclude(request))).unwrap_or(Err(StoreError::Closed));
-        let answer = told.and_then(|once| {
-            let replayed = once.replayed;
-            once.plain().map(|told| (told, replayed))
-        });
-        if let Ok((told, false)) = &answer {
+        let replayed = told.as_ref().is_ok_and(|once| once.replayed);
+        let answer = told.and_then(Once::plain);
+        if let Ok(told) = answer.as_ref()
+            && !replayed
+        {
             let (ended, due) = (told.ended.clone(), told.next_due);
             let ready = ended.is_empty();
             around.mail.post(News { ended, due, ready, ..News::default() });
         }
-        let status = answer.map(|(told, _)| told.status);
+        let status = answer.map(|told| told.status);
         let lost = around.loses_answer();
         let heard = if lost { ", and does not hear of it" } else { "" };
+        let again = if replayed { ", told again" } else { "" };
         let said = word(&status);
-        around.trace.tell(format!("worker {} ends {} {ending:?}: {said}{heard}", self.number, name(key)));
-        around.judge.result(self.number, key, &ending, status, around.moment());
+        around.trace.tell(format!(
+            "worker {} ends {} {ending:?}: {said}{again}{heard}",
+            self.number,
+            name(key)
+        ));
+        // A refusal that is told again was judged when it was given. The lease may live by now: a machine that has restarted
+        // gives a fresh term to every lease that no sweep has ended.
+        if !(replayed && status.is_err()) {
+            around.judge.result(self.number, key, &ending, status, around.moment());
+        }
         if !lost {
             self.forget(key);
         }
