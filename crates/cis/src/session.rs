@@ -9,6 +9,7 @@
 //! When the process that coordinates is done with its own run while others' runs go on, it hands over: tasks live in the
 //! runner and do not notice. A node that starts takes over from any other coordinator.
 
+use std::pin::Pin;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -106,9 +107,10 @@ impl Here {
         let (reply, answer) = mpsc::sync_channel(1);
         // On the coordinator's own thread: what the call writes and tells the loop goes on there, without a change of threads for
         // each of its steps.
-        self.host.runtime().spawn(async move {
+        let call: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
             let _ = reply.send(app.call(&Sender::own_process(), request).await);
         });
+        self.host.runtime().spawn(call);
         // Without an answer, the coordinator has ended before it came to the call.
         answer.recv().map_err(|_| leaving())??.answer
     }

@@ -1,6 +1,8 @@
 //! Reading a request into the parts of its call: what the path names, the query, the body, and who sends it.
 
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Query, RawPathParams, Request as HttpRequest};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::response::{IntoResponse, Response};
 use cis_api::call::Body as _;
@@ -41,13 +43,10 @@ pub(crate) struct ApiRequest<C: Call> {
 impl<C: Call> FromRequest<State> for ApiRequest<C> {
     type Rejection = Response;
 
+    /// Kept short: it is compiled for each call, and what it calls once for all of them.
     async fn from_request(request: HttpRequest, state: &State) -> Result<Self, Response> {
         let (mut parts, body) = request.into_parts();
-        let Some(session) = parts.extensions.get::<Session>().cloned() else {
-            return Err(expected(no_token()));
-        };
-        let names = RawPathParams::from_request_parts(&mut parts, state).await;
-        let names = names.map_err(|_| refuse(Refusal::new(ErrorCode::NotFound, "no such call")))?;
+        let (session, names) = read_head(&mut parts, state).await?;
         let path = path::<C>(&names).map_err(refuse)?;
         let query = Query::<C::Query>::try_from_uri(&parts.uri).map_err(|e| {
             let why = format!("the query does not fit: {}", e.body_text());
@@ -56,17 +55,38 @@ impl<C: Call> FromRequest<State> for ApiRequest<C> {
         let is_definition = C::PATH == PublishDag::PATH || C::NAME == RunDefinition::NAME;
         let bytes_max = if is_definition { DEFINITION_BYTES_MAX } else { BODY_BYTES_MAX };
         let mut room = state.limits.body(session.share.clone());
-        let bytes = body::read(body, bytes_max, &mut room).await.map_err(expected)?;
-        let caller = &session.token.caller;
-        let key = key(&parts.method, &parts.uri, &parts.headers, &bytes, caller).map_err(refuse)?;
-        if !matches!(C::METHOD, cis_api::call::Method::Get) {
-            check_kind(&parts.headers).map_err(refuse)?;
-        }
+        let (bytes, key) = read_body(body, bytes_max, &mut room, &parts, &session.token.caller).await?;
         let body = C::Body::read(&bytes).map_err(refuse)?;
         let sender = session.sender(key);
         let request = Request::new(path, query.0, body);
         Ok(Self { state: state.clone(), session, sender, headers: parts.headers, request, _room: room })
     }
+}
+
+/// Who sends a request, and what its path names.
+async fn read_head(parts: &mut Parts, state: &State) -> Result<(Session, RawPathParams), Response> {
+    let Some(session) = parts.extensions.get::<Session>().cloned() else {
+        return Err(expected(no_token()));
+    };
+    let names = RawPathParams::from_request_parts(parts, state).await;
+    let names = names.map_err(|_| refuse(Refusal::new(ErrorCode::NotFound, "no such call")))?;
+    Ok((session, names))
+}
+
+/// The body, and the caller's name for the request.
+async fn read_body(
+    body: Body,
+    bytes_max: usize,
+    room: &mut BodyRoom,
+    parts: &Parts,
+    caller: &Caller,
+) -> Result<(Bytes, Option<IdempotencyKey>), Response> {
+    let bytes = body::read(body, bytes_max, room).await.map_err(expected)?;
+    let key = key(&parts.method, &parts.uri, &parts.headers, &bytes, caller).map_err(refuse)?;
+    if parts.method != Method::GET && parts.method != Method::HEAD {
+        check_kind(&parts.headers).map_err(refuse)?;
+    }
+    Ok((bytes, key))
 }
 
 fn refuse(refusal: Refusal) -> Response {
