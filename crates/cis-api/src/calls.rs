@@ -16,7 +16,8 @@ use crate::definition::{DefinitionBody, SubmissionBody};
 use crate::event::{Change, Event, EventQuery};
 use crate::log::{LogLine, LogQuery};
 use crate::node::{
-    CoordinatorInfo, Drained, HandOverBody, HandingOver, Nodes, PausedScope, Ready, ScopePath,
+    CoordinatorInfo, Drained, HandOverBody, HandingOver, NodeProof, Nodes, PausedScope, ProofQuery, Ready,
+    ScopePath,
 };
 use crate::review::{Pending, Review, ReviewDecided, ReviewDecision, ReviewPath};
 use crate::run::{
@@ -322,6 +323,13 @@ calls! { ($)
     /// The nodes this one knows, which is itself.
     ListNodes: Get "/api/v1/nodes", READ, Node, (Nothing, Nothing, Nothing) -> Nodes,
         200 "this node";
+
+    /// Prove which node this is, before a caller sends it a token.
+    ///
+    /// The node signs `cis node proof 1`, the nonce and the address, each followed by a line feed, with the key that its DID
+    /// follows from. It signs none but its own addresses.
+    ProveNode: Get "/api/v1/node/proof", Access::Open, Node, (Nothing, ProofQuery, Nothing) -> NodeProof,
+        200 "its DID, its key and the signature"; refuses [421];
 
     /// Who the token is, and which node says so.
     ShowCaller: Get "/api/v1/whoami", Access::Anyone, Tokens, (Nothing, Nothing, Nothing) -> Whoami,

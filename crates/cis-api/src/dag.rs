@@ -6,12 +6,12 @@ use cis_core::revision::RevisionStatus;
 use cis_core::run::RunStatus;
 use cis_core::source::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::openapi::schema::{AnyOfBuilder, ObjectBuilder};
 use utoipa::openapi::{Ref, Schema};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::call::object_body;
+use crate::definition::DefinitionText;
 use crate::run::{RunContext, RunProgress};
 
 /// A DAG in a path.
@@ -75,6 +75,9 @@ pub struct RevisionSummary {
     /// Who confirmed or rejected it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<Decision>,
+    /// When its definition was removed, some time after it was rejected or had expired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed_at: Option<Timestamp>,
 }
 
 /// Which DAGs are listed.
@@ -160,9 +163,10 @@ pub struct DagRevision {
     /// Who decided about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<Decision>,
-    /// In its JSON form.
-    #[schema(value_type = Object)]
-    pub definition: Value,
+    /// In its JSON form; absent once it was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub definition: Option<DefinitionText>,
     /// The latest first.
     pub revisions: Vec<RevisionSummary>,
 }
@@ -275,7 +279,7 @@ pub struct DagStanding {
     /// Its latest run's, else its latest revision's.
     pub status: String,
     pub revision: Revision,
-    /// Tasks.
+    /// Tasks of its latest run, else of its latest revision.
     pub total: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_hash: Option<String>,

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use cis_core::dag::Dag;
 use cis_core::error::Refusal;
 use cis_core::id::{DagId, TaskId};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
@@ -40,6 +43,35 @@ impl Body for DefinitionBody {
             Self::Text(text) => text.clone(),
             Self::Parsed { dag, new_revision, write, .. } => write(dag, *new_revision),
         }
+    }
+}
+
+/// A definition in its JSON form, as the text it is kept as: it is answered without being taken apart.
+#[derive(Debug, Clone)]
+pub struct DefinitionText(Box<RawValue>);
+
+impl DefinitionText {
+    /// Fails if `text` is no JSON.
+    pub fn new(text: String) -> serde_json::Result<Self> {
+        RawValue::from_string(text).map(Self)
+    }
+
+    pub fn get(&self) -> &str {
+        self.0.get()
+    }
+}
+
+impl Serialize for DefinitionText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for DefinitionText {
+    /// By way of a tree: answers are read with `success` beside them, where no text is left of what they hold.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        Self::new(value.to_string()).map_err(D::Error::custom)
     }
 }
 

@@ -13,10 +13,14 @@ pub struct LogLine {
     /// When its end was read.
     pub at: Option<Timestamp>,
     pub text: String,
+    /// This is a part of a long line, which goes on in the next line of the same stream.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    pub continues: bool,
 }
 
 /// Where a line was printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogStream {
     Stdout,
@@ -50,7 +54,7 @@ pub struct LogQuery {
     #[param(pattern = "^std(out|err)$")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<String>,
-    /// Only so many lines of each task, from its end; over 10,000 counts as 10,000.
+    /// Only so many lines of each task, from its end, and no more than 1 MiB of them; over 10,000 counts as 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tail: Option<usize>,
     /// Until the run is over.

@@ -51,6 +51,35 @@ pub struct Nodes {
     pub nodes: Vec<NodeInfo>,
 }
 
+/// What a client makes up, and where it dialled: what a node is to sign.
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ProofQuery {
+    /// 32 random bytes, in hexadecimal.
+    #[param(pattern = "^[0-9a-f]{64}$")]
+    pub nonce: String,
+    /// `HOST:PORT` as the client dialled it.
+    #[param(example = "127.0.0.1:6767", max_length = 300)]
+    pub address: String,
+}
+
+/// A node's word for who it is. `did` ends in the first 32 digits of the SHA-256 of the public key; the signature is of
+/// [`proof_message`].
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct NodeProof {
+    pub did: Did,
+    /// Ed25519, in hexadecimal.
+    pub public_key: String,
+    /// In hexadecimal.
+    pub signature: String,
+}
+
+/// What a node signs to prove who it is: a label that no other signature begins with, then both parts on a line each.
+pub fn proof_message(nonce: &str, address: &str) -> Vec<u8> {
+    format!("cis node proof 1\n{nonce}\n{address}\n").into_bytes()
+}
+
 /// That it is up.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Up {

@@ -132,21 +132,22 @@ pub struct PageQuery {
 pub struct Run {
     pub dag_id: DagId,
     pub scope: Scope,
+    pub status: RunStatus,
+    /// Tasks.
+    pub total: u32,
     #[serde(flatten)]
     pub progress: RunProgress,
 }
 
-/// How far a run has come.
+/// How far a run has come. Its status and the number of its tasks stand beside it: a DAG has them before its first run, too.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct RunProgress {
     pub run_id: RunId,
     /// What people call it: `backup#42`.
     pub run: String,
-    pub status: RunStatus,
     /// Percent of its tasks that are over.
     #[schema(maximum = 100)]
     pub progress: u64,
-    pub total: u32,
     pub completed: u32,
     pub failed: u32,
     pub cancelled: u32,
@@ -158,7 +159,7 @@ pub struct RunProgress {
     pub confirmation: Option<Decision>,
     pub started_at: Option<Timestamp>,
     pub completed_at: Option<Timestamp>,
-    /// The first 1,000.
+    /// The first 1,000. Values over 4 KiB, and all of them once there is a megabyte, are `elided`.
     pub tasks: Vec<TaskSummary>,
 }
 
@@ -168,9 +169,7 @@ impl RunProgress {
         Self {
             run_id: run.run_id,
             run: run.label(),
-            status: run.status,
             progress: u64::from(done) * 100 / u64::from(run.total.max(1)),
-            total: run.total,
             completed: run.completed,
             failed: run.failed,
             cancelled: run.cancelled,

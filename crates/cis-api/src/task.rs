@@ -49,6 +49,26 @@ pub struct TaskSummary {
     pub log_bytes: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub log_cut_bytes: u64,
+    /// What is too large to be told among others, and how to get it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elided: Option<ElidedValues>,
+}
+
+/// Values of a task that are left out where several tasks are told: those are absent from the task itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ElidedValues {
+    /// How large `output` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<u64>,
+    /// How large `error` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_bytes: Option<u64>,
+    /// How large `outputs` are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs_bytes: Option<u64>,
+    /// The call that answers with this task alone, and all of its values.
+    #[schema(example = "/api/v1/runs/01J…/tasks?task=build")]
+    pub get: String,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands out a reference")]
@@ -61,7 +81,7 @@ fn is_zero(n: &u64) -> bool {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct TaskQuery {
-    /// Only the task with this id.
+    /// Only the task with this id, with values that lists leave out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
     /// Only those that stand so.

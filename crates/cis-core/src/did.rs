@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use crate::id::is_name;
@@ -19,6 +20,17 @@ const NAME_MAX: usize = 63;
 #[schema(value_type = String, example = "did:cis:alice:0f1e2d3c")]
 #[serde(try_from = "String", into = "String")]
 pub struct Did(Box<str>);
+
+/// Hexadecimal digits of a public key's hash in a DID: 128 bits, too many to meet by trying.
+const FINGERPRINT_DIGITS: usize = 32;
+
+/// What the DID of the holder of an Ed25519 key ends in.
+pub fn key_fingerprint(public_key: &[u8; 32]) -> String {
+    let hash = Sha256::digest(public_key);
+    let mut digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.truncate(FINGERPRINT_DIGITS);
+    digits
+}
 
 /// Not a DID of ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +52,11 @@ impl Did {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The part that follows from a key, where there is one.
+    pub fn fingerprint(&self) -> &str {
+        self.0.rsplit(':').next().unwrap_or_default()
     }
 
     /// The part people read.

@@ -34,6 +34,8 @@ pub enum ErrorCode {
     Unauthorized,
     /// Somebody we know who may not do this.
     Forbidden,
+    /// Not the node that the caller means: it does not prove the DID that it is known by, or is not where it was called.
+    WrongNode,
     /// The place exists, and is not called like this.
     MethodNotAllowed,
     PayloadTooLarge,
@@ -41,6 +43,8 @@ pub enum ErrorCode {
     RequestTimeout,
     /// More than this caller may ask for at once; later it may.
     RateLimited,
+    /// More than this caller may have waiting; once it has less, it may.
+    QuotaExceeded,
     /// No room for new work; what is under way is still recorded.
     DiskFull,
     /// Designed, not built yet.

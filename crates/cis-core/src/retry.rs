@@ -39,7 +39,8 @@ impl Default for Retry {
     }
 }
 
-/// How often somebody else may take over a task whose holder went silent, where its definition does not say.
+/// How often another worker may take over a task whose holder went silent or gave it back once too often, where its
+/// definition does not say.
 pub static TAKEOVERS: Retry = Retry {
     max: 3,
     backoff: Backoff::Fixed,
@@ -48,6 +49,9 @@ pub static TAKEOVERS: Retry = Retry {
     jitter: false,
     on_exit_codes: Vec::new(),
 };
+
+/// Releases of a task that use up no try. The ones after them do, or claiming and releasing could go on for ever.
+pub const FREE_RELEASES: u32 = 3;
 
 /// Why an attempt did not succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +67,24 @@ pub enum Failure {
     LeaseLost,
     /// The machine or the runner went away under it.
     Interrupted,
+    /// Its holder gave it back.
+    Released,
+}
+
+/// The attempts of a task so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tries {
+    /// Attempts that began, the one that has just ended among them.
+    pub begun: u32,
+    /// Those of them that used up no try.
+    pub free: u32,
+}
+
+impl Tries {
+    /// Those that count, from 1.
+    fn used(self) -> u32 {
+        self.begun.saturating_sub(self.free)
+    }
 }
 
 /// What follows.
@@ -71,28 +93,44 @@ pub enum Decision {
     /// Ready again, but not before this long from now.
     TryAgain {
         wait: Millis,
+        /// The attempt that ended used up no try.
+        free: bool,
     },
     Failed,
     TimedOut,
 }
 
-/// Decides after attempt number `attempt` (from 1), of which `used` counted as tries, failed with `failure`.
+/// Decides what follows an attempt that ended with `failure`.
 ///
-/// An interrupted attempt of an idempotent task is tried again at once and for free; everything else uses up tries.
-pub fn decide(retry: Option<&Retry>, idempotent: bool, used: u32, failure: Failure, random: u64) -> Decision {
-    if failure == Failure::Interrupted && idempotent {
-        return Decision::TryAgain { wait: Millis(0) };
+/// Free, and tried again at once, are an interrupted attempt of an idempotent task and the first [`FREE_RELEASES`] of a
+/// task; everything else uses up tries. Only tasks that workers claim are released, and they are never interrupted, so all
+/// free tries of such a task are releases.
+pub fn decide(
+    retry: Option<&Retry>,
+    idempotent: bool,
+    tries: Tries,
+    failure: Failure,
+    random: u64,
+) -> Decision {
+    let free = match failure {
+        Failure::Interrupted => idempotent,
+        Failure::Released => tries.free < FREE_RELEASES,
+        _ => false,
+    };
+    if free {
+        return Decision::TryAgain { wait: Millis(0), free };
     }
     let no_more = if failure == Failure::Timeout { Decision::TimedOut } else { Decision::Failed };
-    let Some(retry) = retry else { return no_more };
+    let takeovers = matches!(failure, Failure::LeaseLost | Failure::Released).then_some(&TAKEOVERS);
+    let Some(retry) = retry.or(takeovers) else { return no_more };
     let worth_it = match failure {
         Failure::Exit(code) => retry.on_exit_codes.is_empty() || retry.on_exit_codes.contains(&code),
         _ => true,
     };
-    if used > retry.max || !worth_it {
+    if tries.used() > retry.max || !worth_it {
         return no_more;
     }
-    Decision::TryAgain { wait: backoff(retry, used, random) }
+    Decision::TryAgain { wait: backoff(retry, tries.used(), random), free }
 }
 
 /// The wait after the `used`th try (from 1).
@@ -117,39 +155,79 @@ mod tests {
         Retry { max, jitter: false, ..Retry::default() }
     }
 
+    fn used(begun: u32) -> Tries {
+        Tries { begun, free: 0 }
+    }
+
+    fn again(wait: u64) -> Decision {
+        Decision::TryAgain { wait: Millis(wait), free: false }
+    }
+
+    const FREE: Decision = Decision::TryAgain { wait: Millis(0), free: true };
+
+    /// Releases until the task fails, and how many of them were free.
+    fn release_until_failed(retry: Option<&Retry>) -> Tries {
+        let mut tries = Tries { begun: 1, free: 0 };
+        loop {
+            match decide(retry, false, tries, Failure::Released, 0) {
+                Decision::TryAgain { free, .. } => {
+                    tries = Tries { begun: tries.begun + 1, free: tries.free + u32::from(free) };
+                }
+                _ => return tries,
+            }
+        }
+    }
+
+    #[test]
+    fn releases_beyond_the_free_ones_use_up_tries() {
+        assert_eq!(decide(None, false, used(1), Failure::Released, 0), FREE);
+        assert_eq!(
+            release_until_failed(None),
+            Tries { begun: FREE_RELEASES + TAKEOVERS.max + 1, free: FREE_RELEASES }
+        );
+        for max in [0, 1, 5] {
+            let tries = Tries { begun: FREE_RELEASES + max + 1, free: FREE_RELEASES };
+            assert_eq!(release_until_failed(Some(&retry(max))), tries);
+        }
+        // Tries that failed before leave fewer for releases.
+        let tries = Tries { begun: FREE_RELEASES + 2, free: FREE_RELEASES };
+        assert_eq!(decide(Some(&retry(1)), false, tries, Failure::Released, 0), Decision::Failed);
+    }
+
+    #[test]
+    fn lost_leases_are_taken_over_without_a_retry_of_the_task() {
+        assert_eq!(decide(None, false, used(3), Failure::LeaseLost, 0), again(0));
+        assert_eq!(decide(None, false, used(4), Failure::LeaseLost, 0), Decision::Failed);
+        assert_eq!(decide(Some(&retry(0)), false, used(1), Failure::LeaseLost, 0), Decision::Failed);
+    }
+
     #[test]
     fn max_counts_tries_after_the_first() {
         let r = retry(2);
-        assert_eq!(
-            decide(Some(&r), false, 1, Failure::Exit(1), 0),
-            Decision::TryAgain { wait: Millis(1000) }
-        );
-        assert_eq!(
-            decide(Some(&r), false, 2, Failure::Exit(1), 0),
-            Decision::TryAgain { wait: Millis(2000) }
-        );
-        assert_eq!(decide(Some(&r), false, 3, Failure::Exit(1), 0), Decision::Failed);
-        assert_eq!(decide(None, false, 1, Failure::Exit(1), 0), Decision::Failed);
+        assert_eq!(decide(Some(&r), false, used(1), Failure::Exit(1), 0), again(1000));
+        assert_eq!(decide(Some(&r), false, used(2), Failure::Exit(1), 0), again(2000));
+        assert_eq!(decide(Some(&r), false, used(3), Failure::Exit(1), 0), Decision::Failed);
+        assert_eq!(decide(None, false, used(1), Failure::Exit(1), 0), Decision::Failed);
     }
 
     #[test]
     fn a_timeout_that_is_not_retried_is_a_timeout() {
-        assert_eq!(decide(None, true, 1, Failure::Timeout, 0), Decision::TimedOut);
-        assert_eq!(decide(Some(&retry(1)), false, 2, Failure::Timeout, 0), Decision::TimedOut);
+        assert_eq!(decide(None, true, used(1), Failure::Timeout, 0), Decision::TimedOut);
+        assert_eq!(decide(Some(&retry(1)), false, used(2), Failure::Timeout, 0), Decision::TimedOut);
     }
 
     #[test]
     fn interruption_is_free_for_idempotent_tasks_only() {
-        assert_eq!(decide(None, true, 9, Failure::Interrupted, 0), Decision::TryAgain { wait: Millis(0) });
-        assert_eq!(decide(None, false, 1, Failure::Interrupted, 0), Decision::Failed);
+        assert_eq!(decide(None, true, used(9), Failure::Interrupted, 0), FREE);
+        assert_eq!(decide(None, false, used(1), Failure::Interrupted, 0), Decision::Failed);
     }
 
     #[test]
     fn exit_codes_choose() {
         let r = Retry { on_exit_codes: vec![75], ..retry(5) };
-        assert_eq!(decide(Some(&r), false, 1, Failure::Exit(1), 0), Decision::Failed);
-        assert!(matches!(decide(Some(&r), false, 1, Failure::Exit(75), 0), Decision::TryAgain { .. }));
-        assert!(matches!(decide(Some(&r), false, 1, Failure::Timeout, 0), Decision::TryAgain { .. }));
+        assert_eq!(decide(Some(&r), false, used(1), Failure::Exit(1), 0), Decision::Failed);
+        assert!(matches!(decide(Some(&r), false, used(1), Failure::Exit(75), 0), Decision::TryAgain { .. }));
+        assert!(matches!(decide(Some(&r), false, used(1), Failure::Timeout, 0), Decision::TryAgain { .. }));
     }
 
     #[test]

@@ -44,6 +44,15 @@ pub fn canonical_json(dag: &Dag) -> String {
 pub fn content_hash(dag: &Dag) -> ContentHash {
     let mut sink = Sink(Sha256::new());
     let _ = write_dag(&mut sink, dag);
+    finish(sink)
+}
+
+/// The hash of a text of [`canonical_json`].
+pub fn hash_text(text: &str) -> ContentHash {
+    finish(Sink(Sha256::new_with_prefix(text)))
+}
+
+fn finish(sink: Sink) -> ContentHash {
     let mut hex = String::with_capacity(64);
     for byte in sink.0.finalize() {
         let _ = write!(hex, "{byte:02x}");

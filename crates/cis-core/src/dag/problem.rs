@@ -52,6 +52,8 @@ pub enum ProblemCode {
     FileTooLarge,
     /// Nested deeper than anyone means.
     TooDeep,
+    /// More lists, objects and values than a body may have.
+    TooManyValues,
     SkillNotFound,
     /// Designed, not built yet.
     NotYetSupported,
