@@ -10,7 +10,7 @@ use std::path::Path;
 
 use cis_fuzz::{Corpus, fuzz};
 use cis_runner::frame::{Decoder, FrameError, encode};
-use cis_runner::log::{Entry, Position, Reader, Record, Stream, append, last_line, read, summary};
+use cis_runner::log::{Appender, Entry, Position, Reader, Record, Stream, last_line, read, summary};
 use cis_runner::protocol::{FromRunner, ToRunner};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -66,6 +66,7 @@ fn pull<T: Serialize + DeserializeOwned>(bytes: &[u8], step: usize) -> (Vec<Stri
 fn logs() -> Vec<Vec<u8>> {
     let dir = dir();
     let path = dir.path().join("log");
+    let mut log = Appender::open(path.clone(), 1 << 20).unwrap();
     for (stream, offset, bytes) in [
         (Stream::Stdout, 0, "one\ntwo\n"),
         (Stream::Stderr, 0, "oh\n"),
@@ -73,8 +74,7 @@ fn logs() -> Vec<Vec<u8>> {
         (Stream::Stdout, 500, "after a cut\n"),
         (Stream::Runner, 0, "said by the runner\n"),
     ] {
-        append(&path, 1 << 20, &Record { stream, at_ms: 17, offset, bytes: bytes.as_bytes().to_vec() })
-            .unwrap();
+        log.append(&Record { stream, at_ms: 17, offset, bytes: bytes.as_bytes().to_vec() }).unwrap();
     }
     let log = fs::read(&path).unwrap();
     // The first frame of a tail says which turn it is; the last of a log that was cut, how long the streams were.
@@ -139,10 +139,12 @@ fn read_all(path: &Path, length: usize, is_one_file: bool) -> usize {
 /// What is added after whatever was there is read back, and what is told twice is written once.
 fn add(path: &Path) {
     let piece = |offset| Record { stream: Stream::Stderr, at_ms: 1, offset, bytes: b"added\n".to_vec() };
-    let known = append(path, 1 << 20, &piece(0)).unwrap();
-    let told = append(path, 1 << 20, &piece(known)).unwrap();
+    // Opened anew for each, so that the end is found in the file.
+    let append = |piece| Appender::open(path.to_owned(), 1 << 20).unwrap().append(&piece).unwrap();
+    let known = append(piece(0));
+    let told = append(piece(known));
     assert!(told >= known);
     let length = fs::metadata(path).unwrap().len();
-    assert_eq!(append(path, 1 << 20, &piece(known)).unwrap(), told);
+    assert_eq!(append(piece(known)), told);
     assert_eq!(fs::metadata(path).unwrap().len(), length);
 }

@@ -4,6 +4,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use cis_engine::system::soft_file_limit_of_children;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
@@ -19,9 +20,7 @@ pub(crate) async fn run(command: &str, message: &Message) -> Result<(), Failed> 
 }
 
 async fn run_within(time: Duration, command: &str, message: &Message) -> Result<(), String> {
-    let mut child = Command::new("/bin/sh")
-        .arg("-c")
-        .arg(command)
+    let mut child = shell(command, soft_file_limit_of_children())
         .envs(message.variables.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::piped())
         // What it has to say, it says where the node does.
@@ -37,6 +36,19 @@ async fn run_within(time: Duration, command: &str, message: &Message) -> Result<
     group.0 = None;
     let status = ended.map_err(|e| format!("could not be waited for: {e}"))?;
     if status.success() { Ok(()) } else { Err(format!("ended with {status}")) }
+}
+
+/// A shell that runs `command`, with as many files as the limit says where there is one.
+fn shell(command: &str, files: Option<u64>) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    match files {
+        Some(files) => {
+            let limited = r#"ulimit -S -n "$0"; exec /bin/sh -c "$1""#;
+            shell.args(["-c", limited, &files.to_string(), command])
+        }
+        None => shell.args(["-c", command]),
+    };
+    shell
 }
 
 async fn feed(child: &mut Child, message: &Message) -> std::io::Result<std::process::ExitStatus> {
@@ -88,6 +100,15 @@ mod tests {
         assert_eq!(run(r#"[ "$CIS_EVENT" = failed ] && [ "$CIS_DAG" = '$(exit 1); `id`' ]"#).await, Ok(()));
         assert_eq!(run("exit 3").await, Err("ended with exit status: 3".to_owned()));
         assert_eq!(run("exec 0<&-; exit 0").await, Ok(()), "it need not listen");
+    }
+
+    #[tokio::test]
+    async fn command_gets_the_limit_of_files_that_the_node_was_started_with() {
+        for (files, expected) in [(Some(77), "77\n"), (Some(78), "78\n")] {
+            let told = shell("ulimit -n", files).output().await.unwrap();
+            assert_eq!(String::from_utf8(told.stdout).unwrap(), expected);
+        }
+        assert!(shell("exit 3", None).status().await.unwrap().code() == Some(3));
     }
 
     #[tokio::test]

@@ -67,7 +67,7 @@ async fn tell(app: &App, giver: &Arc<Giver>, warn: fn(&str)) {
 
 /// Gives everything that is due; answers when the next will be.
 async fn give_due(app: &App, giver: &Arc<Giver>, warn: fn(&str)) -> Result<Option<Timestamp>, Refusal> {
-    let mut outbox = WayOut { app, giver, reader: app.reader()?, warn };
+    let mut outbox = WayOut { app, giver, reader: block_in_place(|| app.reader())?, warn };
     round::give_due(&mut outbox).await?;
     Ok(block_in_place(|| outbox.reader.next_notice(giver.way()))?)
 }

@@ -2,17 +2,18 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::clock::{NS_PER_MS, boot_ns, wall_ms};
 use crate::journal::Leader;
 use crate::log::{self, Stream};
+use crate::outputs::read_outputs;
 use crate::process::TICK_NS;
 use crate::protocol::{AttemptKey, FromRunner, LogSummary, Outcome, STARTED_AFTER_MS, Start};
 use crate::remnant::{SWEEP_NS_MAX, SWEEP_NS_MIN};
@@ -22,9 +23,6 @@ use crate::stray::{Birth, COOKIE, Strays};
 /// Pipes are watched only from this age on: what a shorter attempt writes waits in the pipe until its end, and
 /// the loop is not woken once more for each pipe that closes.
 const WATCH_AFTER_MS: u64 = 4;
-
-/// A file of outputs larger than this breaks the attempt.
-const OUTPUTS_BYTES_MAX: u64 = 1 << 20;
 
 /// The most that is read from a pipe of which no living process of the attempt can hold the other end.
 const DRAIN_READS_MAX: usize = 64;
@@ -280,18 +278,13 @@ impl Attempt {
         let Some((_, path)) = self.start.env.iter().rev().find(|(name, _)| name == "CIS_OUTPUT") else {
             return Ok(None);
         };
-        // A pipe or a device in its place must not hold up the runner, and a link must not lead it elsewhere.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-        let file = match rustix::fs::open(path, flags, Mode::empty()) {
-            Err(rustix::io::Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(format!("cannot read the outputs in `{path}`: {error}")),
-            Ok(file) => File::from(file),
-        };
-        let outputs =
-            read_outputs(file).map_err(|error| format!("cannot read the outputs in `{path}`: {error}"));
-        // It is in a directory that is cleaned up anyway.
-        let _ = std::fs::remove_file(path);
-        outputs.map(Some)
+        let outputs = read_outputs(Path::new(path)).map_err(|error| {
+            format!(
+                "cannot read the outputs in `{path}`: {error}; `$CIS_OUTPUT` takes a plain file of at most 1 MiB"
+            )
+        });
+        remove_outputs(Path::new(path));
+        outputs
     }
 
     /// Closes the log. What else there is of it is to be dropped when there is time.
@@ -300,14 +293,10 @@ impl Attempt {
     }
 }
 
-fn read_outputs(file: File) -> io::Result<String> {
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a file"));
+/// Removes what is in the place of the outputs. Of directories only an empty one: a large tree would hold up the runner, and
+/// the next coordinator removes it.
+fn remove_outputs(path: &Path) {
+    if std::fs::remove_file(path).is_err_and(|error| error.kind() == ErrorKind::IsADirectory) {
+        let _ = std::fs::remove_dir(path);
     }
-    let mut bytes = Vec::new();
-    file.take(OUTPUTS_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > OUTPUTS_BYTES_MAX {
-        return Err(io::Error::other("more than 1 MiB"));
-    }
-    String::from_utf8(bytes).map_err(|_| io::Error::other("not UTF-8"))
 }

@@ -25,6 +25,9 @@
 //! | `attempt` | one attempt: process, pipes, log, timers |
 //! | `spawn` | what a process starts with |
 //! | `clone` | starting it |
+//! | [`exec_limit`] | how long arguments and environment may be |
+//! | [`outputs`] | reading what a command wrote, within bounds |
+//! | [`files`] | how many files it may have open |
 //! | `stray` | finding what escaped from an attempt |
 //! | [`marked`] | the same as seen from outside, for whoever looks after a directory |
 //! | `remnant` | what an earlier, killed runner left running |
@@ -43,12 +46,15 @@ pub mod directory;
 mod door;
 mod ending;
 mod error;
+pub mod exec_limit;
+pub mod files;
 pub mod frame;
 mod handover;
 mod journal;
 mod lane;
 pub mod log;
 pub mod marked;
+pub mod outputs;
 mod process;
 pub mod protocol;
 mod remnant;

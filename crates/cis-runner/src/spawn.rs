@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Rlimit};
 
 use crate::clone::{Cloner, Program};
+use crate::exec_limit;
+use crate::files::limit_before;
 use crate::protocol::{Start, Text};
 
 /// The environment and directory that attempts of one run start from.
@@ -137,7 +139,16 @@ impl Spawner {
             }
             started => started,
         };
-        started.map_err(|error| format!("cannot start `{}`: {error}", path.to_string_lossy()))
+        started.map_err(|error| {
+            let why = match error.kind() {
+                ErrorKind::ArgumentListTooLong => {
+                    let arguments = arguments.iter().map(CString::as_c_str);
+                    exec_limit::explain_too_long(arguments, environment.iter().copied())
+                }
+                _ => error.to_string(),
+            };
+            format!("cannot start `{}`: {why}", path.to_string_lossy())
+        })
     }
 }
 
@@ -242,7 +253,7 @@ pub(crate) fn spawn_detached(
         descriptors: [null.as_fd(), null.as_fd(), stderr],
         closed: &descriptors_above_stderr()?,
         leads: false,
-        files: None,
+        files: limit_before(),
     })?;
     Ok(pid)
 }

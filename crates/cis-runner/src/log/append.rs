@@ -1,44 +1,102 @@
-//! Adding to a log from outside the runner, a piece at a time. Nothing is kept in memory between pieces, so whoever
-//! adds may be another process each time; a piece that is told twice is written once.
+//! Adding to a log from outside the runner, a piece at a time. A piece that is told twice is written once.
+//!
+//! Where the next piece goes is kept in memory, so a piece costs the same however long the log is. After a restart one pass
+//! over the file finds it again.
 
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, BufReader, Read as _};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::read::{frame_before, whole_frames_end};
-use super::{FRAME_BYTES_MAX, Header, OVERHEAD_BYTES, Record, Stream};
+use super::{FRAME_BYTES_MAX, HEADER_BYTES, Header, OVERHEAD_BYTES, Record, Stream};
 
 /// The last words of a log that takes no more.
 const FULL: &[u8] = b"the log is full: what follows is not kept\n";
 
-/// Adds what of `piece` the log at `path` does not hold yet, while it is below `cap_bytes`; answers how much of that
-/// stream has now been told.
-pub fn append(path: &Path, cap_bytes: u64, piece: &Record) -> io::Result<u64> {
-    let file = open(path)?;
-    let mut end = file.metadata()?.len();
-    if end > 0 && frame_before(&file, end).is_none() {
-        // Whoever wrote last was killed in the middle.
-        end = whole_frames_end(&file);
-        file.set_len(end)?;
+/// How much of the file is read at once while looking for its end.
+const SCAN_BYTES: usize = 128 << 10;
+
+/// The end of a log that is added to. There must be one at a time per log.
+#[derive(Debug)]
+pub struct Appender {
+    path: PathBuf,
+    /// The file takes no more than this, frames and all.
+    cap_bytes: u64,
+    end: LogEnd,
+}
+
+/// Where a log ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct LogEnd {
+    /// The whole frames of the file.
+    bytes: u64,
+    /// How much of each stream has been told.
+    told: [u64; 3],
+    /// It says that it is full, and stays so.
+    is_full: bool,
+}
+
+impl Appender {
+    /// Looks through the log at `path` once; a log that does not exist is empty.
+    pub fn open(path: PathBuf, cap_bytes: u64) -> io::Result<Appender> {
+        let end = match File::open(&path) {
+            Ok(file) => find_end(&file)?,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => LogEnd::default(),
+            Err(e) => return Err(e),
+        };
+        Ok(Appender { path, cap_bytes, end })
     }
-    let told = piece.offset + piece.bytes.len() as u64;
-    let known = length_of(&file, end, piece.stream);
-    if told <= known {
-        return Ok(known);
-    }
-    let new = usize::try_from(known.saturating_sub(piece.offset)).unwrap_or(usize::MAX);
-    let mut offset = piece.offset + new as u64;
-    for part in piece.bytes.get(new..).unwrap_or_default().chunks(FRAME_BYTES_MAX) {
-        let is_full = end + (part.len() + 2 * OVERHEAD_BYTES + FULL.len()) as u64 > cap_bytes;
-        if is_full {
-            say_full(&file, end, piece.at_ms)?;
-            break;
+
+    /// Adds what of `piece` the log does not hold yet, while it is below its cap; answers how much of that stream has now
+    /// been told.
+    pub fn append(&mut self, piece: &Record) -> io::Result<u64> {
+        let told = piece.offset + piece.bytes.len() as u64;
+        let known = self.end.told[piece.stream.index()];
+        if told <= known {
+            return Ok(known);
         }
-        end += write(&file, end, piece.stream, piece.at_ms, offset, part)?;
-        offset += part.len() as u64;
+        if !self.end.is_full {
+            self.write_new(piece, known)?;
+        }
+        self.end.told[piece.stream.index()] = told;
+        Ok(told)
     }
-    Ok(told)
+
+    fn write_new(&mut self, piece: &Record, known: u64) -> io::Result<()> {
+        let file = open(&self.path)?;
+        if file.metadata()?.len() != self.end.bytes {
+            // Its writer was killed in the middle of a frame, or the disk was full there.
+            let told = self.end.told;
+            self.end = find_end(&file)?;
+            file.set_len(self.end.bytes)?;
+            // What was told stays told, also if it is gone.
+            for (found, told) in self.end.told.iter_mut().zip(told) {
+                *found = told.max(*found);
+            }
+        }
+        let new = usize::try_from(known.saturating_sub(piece.offset)).unwrap_or(usize::MAX);
+        let mut offset = piece.offset + new as u64;
+        for part in piece.bytes.get(new..).unwrap_or_default().chunks(FRAME_BYTES_MAX) {
+            let needed = (part.len() + 2 * OVERHEAD_BYTES + FULL.len()) as u64;
+            if self.end.is_full || self.end.bytes + needed > self.cap_bytes {
+                return self.say_full(&file, piece.at_ms);
+            }
+            self.end.bytes += write(&file, self.end.bytes, piece.stream, piece.at_ms, offset, part)?;
+            offset += part.len() as u64;
+            // Kept as it goes: if the disk takes no more of the piece, its sender tells the rest again.
+            self.end.told[piece.stream.index()] = offset;
+        }
+        Ok(())
+    }
+
+    /// Says once that the log is full.
+    fn say_full(&mut self, file: &File, at_ms: i64) -> io::Result<()> {
+        if !self.end.is_full {
+            self.end.bytes += write(file, self.end.bytes, Stream::Runner, at_ms, 0, FULL)?;
+            self.end.is_full = true;
+        }
+        Ok(())
+    }
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -53,21 +111,27 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// How much of `stream` the frames before `end` hold, from the last one that has any of it.
-fn length_of(file: &File, mut end: u64, stream: Stream) -> u64 {
-    while let Some(header) = frame_before(file, end) {
-        if usize::from(header.kind) == stream.index() {
-            return header.offset + u64::from(header.len);
+/// Finds the end of the whole frames, reading the file from its start: as many frames as fit below a cap.
+fn find_end(file: &File) -> io::Result<LogEnd> {
+    let length = file.metadata()?.len();
+    let mut file = BufReader::with_capacity(SCAN_BYTES, file);
+    let mut end = LogEnd::default();
+    let mut header = [0; HEADER_BYTES];
+    while end.bytes + OVERHEAD_BYTES as u64 <= length {
+        file.read_exact(&mut header)?;
+        let Some(header) = Header::decode(&header) else { break };
+        if end.bytes + header.frame_bytes() > length {
+            break;
         }
-        end -= header.frame_bytes();
+        file.seek_relative((header.frame_bytes() as usize - HEADER_BYTES) as i64)?;
+        end.bytes += header.frame_bytes();
+        if let Some(told) = end.told.get_mut(usize::from(header.kind)) {
+            *told = header.offset + u64::from(header.len);
+        }
+        // Nothing but the last words is the runner's in a log that is written from outside.
+        end.is_full |= usize::from(header.kind) == Stream::Runner.index();
     }
-    0
-}
-
-/// Says once that the log is full.
-fn say_full(file: &File, end: u64, at_ms: i64) -> io::Result<()> {
-    let said = frame_before(file, end).is_some_and(|last| usize::from(last.kind) == Stream::Runner.index());
-    if said { Ok(()) } else { write(file, end, Stream::Runner, at_ms, 0, FULL).map(drop) }
+    Ok(end)
 }
 
 fn write(file: &File, at: u64, stream: Stream, at_ms: i64, offset: u64, bytes: &[u8]) -> io::Result<u64> {
@@ -92,6 +156,10 @@ mod tests {
         Record { stream, at_ms: 1, offset, bytes: text.as_bytes().to_vec() }
     }
 
+    fn open_log(path: &Path) -> Appender {
+        Appender::open(path.to_owned(), CAP).unwrap()
+    }
+
     fn text(path: &Path, stream: Stream) -> String {
         let records = read(path).unwrap().filter_map(|entry| match entry.unwrap() {
             Entry::Record(record) if record.stream == stream => Some(record.bytes),
@@ -100,42 +168,98 @@ mod tests {
         String::from_utf8(records.flatten().collect()).unwrap()
     }
 
+    /// Each piece is told to the same appender, and to a new one each time, as after a restart.
+    fn both_ways(check: impl Fn(&Path, &mut dyn FnMut(Record) -> u64)) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1/one.log");
+        let mut log = open_log(&path);
+        check(&path, &mut |piece| log.append(&piece).unwrap());
+        let path = dir.path().join("1/two.log");
+        check(&path, &mut |piece| open_log(&path).append(&piece).unwrap());
+    }
+
     #[test]
     fn a_piece_told_twice_is_written_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("1/2.log");
-        assert_eq!(append(&path, CAP, &piece(Stream::Stdout, 0, "one ")).unwrap(), 4);
-        assert_eq!(append(&path, CAP, &piece(Stream::Stderr, 0, "oh")).unwrap(), 2);
-        assert_eq!(append(&path, CAP, &piece(Stream::Stdout, 0, "one ")).unwrap(), 4);
-        // It begins in what is known and goes on beyond it.
-        assert_eq!(append(&path, CAP, &piece(Stream::Stdout, 2, "e two")).unwrap(), 7);
-        assert_eq!(
-            (text(&path, Stream::Stdout), text(&path, Stream::Stderr)),
-            ("one two".into(), "oh".into())
-        );
+        both_ways(|path, append| {
+            assert_eq!(append(piece(Stream::Stdout, 0, "one ")), 4);
+            assert_eq!(append(piece(Stream::Stderr, 0, "oh")), 2);
+            assert_eq!(append(piece(Stream::Stdout, 0, "one ")), 4);
+            // It begins in what is known and goes on beyond it.
+            assert_eq!(append(piece(Stream::Stdout, 2, "e two")), 7);
+            assert_eq!(
+                (text(path, Stream::Stdout), text(path, Stream::Stderr)),
+                ("one two".into(), "oh".into())
+            );
+        });
     }
 
     #[test]
     fn half_a_frame_hides_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("log");
-        append(&path, CAP, &piece(Stream::Stdout, 0, "one ")).unwrap();
-        let file = OpenOptions::new().append(true).open(&path).unwrap();
-        std::io::Write::write_all(&mut &file, &[0, 9, 0, 0]).unwrap();
-        append(&path, CAP, &piece(Stream::Stdout, 4, "two")).unwrap();
-        assert_eq!(text(&path, Stream::Stdout), "one two");
+        both_ways(|path, append| {
+            append(piece(Stream::Stdout, 0, "one "));
+            let file = OpenOptions::new().append(true).open(path).unwrap();
+            std::io::Write::write_all(&mut &file, &[0, 9, 0, 0]).unwrap();
+            append(piece(Stream::Stdout, 4, "two"));
+            assert_eq!(text(path, Stream::Stdout), "one two");
+        });
     }
 
     #[test]
     fn what_is_over_the_cap_is_said_to_be_cut() {
+        both_ways(|path, append| {
+            for n in 0..20 {
+                let told = append(piece(Stream::Stdout, n * 1_000, &"x".repeat(1_000)));
+                assert_eq!(told, (n + 1) * 1_000);
+            }
+            assert!(path.metadata().unwrap().len() <= CAP);
+            assert_eq!(text(path, Stream::Stdout).len(), 9_000);
+            assert_eq!(text(path, Stream::Runner).as_bytes(), FULL);
+            // A full log stays full, also for what would still fit.
+            append(piece(Stream::Stderr, 0, "x"));
+            append(piece(Stream::Stdout, 20_000, &"x".repeat(1_000)));
+            assert_eq!(text(path, Stream::Runner).as_bytes(), FULL);
+            assert_eq!(text(path, Stream::Stderr), "");
+        });
+    }
+
+    #[test]
+    fn pieces_of_one_byte_do_not_grow_a_log_beyond_its_cap() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        for n in 0..20 {
-            let told = append(&path, CAP, &piece(Stream::Stdout, n * 1_000, &"x".repeat(1_000))).unwrap();
-            assert_eq!(told, (n + 1) * 1_000);
+        let mut log = open_log(&path);
+        for n in 0..CAP {
+            assert_eq!(log.append(&piece(Stream::Stdout, n, "x")).unwrap(), n + 1);
         }
         assert!(path.metadata().unwrap().len() <= CAP);
-        assert_eq!(text(&path, Stream::Stdout).len(), 9_000);
         assert_eq!(text(&path, Stream::Runner).as_bytes(), FULL);
+    }
+
+    #[test]
+    fn the_end_found_after_a_restart_is_the_one_known_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut log = Appender::open(path.clone(), 1 << 20).unwrap();
+        for n in 0..300_u64 {
+            let stream = if n % 3 == 0 { Stream::Stderr } else { Stream::Stdout };
+            let offset = log.end.told[stream.index()];
+            log.append(&piece(stream, offset, &"y".repeat(usize::try_from(n * 7 % 2_000).unwrap() + 1)))
+                .unwrap();
+            assert_eq!(Appender::open(path.clone(), 1 << 20).unwrap().end, log.end);
+        }
+    }
+
+    /// A piece neither reads nor walks what is there: only the length of the file is looked at.
+    #[test]
+    fn the_next_piece_is_written_without_reading_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut log = open_log(&path);
+        log.append(&piece(Stream::Stdout, 0, "one")).unwrap();
+        let length = path.metadata().unwrap().len();
+        // Not a frame: if it were read, the log would be found to be empty.
+        std::fs::write(&path, vec![0xff; usize::try_from(length).unwrap()]).unwrap();
+        assert_eq!(log.append(&piece(Stream::Stderr, 0, "")).unwrap(), 0);
+        assert_eq!(log.append(&piece(Stream::Stdout, 3, "two")).unwrap(), 6);
+        assert!(path.metadata().unwrap().len() > length);
     }
 }

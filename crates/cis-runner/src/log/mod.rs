@@ -18,8 +18,8 @@ mod write;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use append::append;
-pub use read::{Entry, Position, Reader, Record, last_line, read, summary};
+pub use append::Appender;
+pub use read::{Entry, Position, Reader, Record, last_line, read, stored_bytes, summary};
 pub(crate) use write::Writer;
 
 /// Where bytes of a log came from.

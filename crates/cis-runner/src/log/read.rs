@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::write::tail_text;
+use super::write::{keep_tail, tail_text};
 use super::{
     FRAME_BYTES_MAX, HEADER_BYTES, Header, KIND_TOTALS, KIND_TURN, Stream, TRAILER_BYTES, tail_path,
 };
@@ -227,6 +227,12 @@ fn turn_of(path: &Path, turn: u64) -> Option<(u64, File)> {
     (header.kind == KIND_TURN).then_some((header.offset, file))
 }
 
+/// What the log at `path` takes on disk, in all its files; nothing if there is none.
+pub fn stored_bytes(path: &Path) -> u64 {
+    let length = |path: &Path| std::fs::metadata(path).map_or(0, |meta| meta.len());
+    length(path) + [1, 2].into_iter().map(|turn| length(&tail_path(path, turn))).sum::<u64>()
+}
+
 /// The last line with something in it, read from the end; for a live view. `None` when there is none yet.
 pub fn last_line(path: &Path) -> Option<String> {
     let newest = [turn_of(path, 1), turn_of(path, 2)].into_iter().flatten().max_by_key(|(turn, _)| *turn);
@@ -261,7 +267,7 @@ pub fn last_line(path: &Path) -> Option<String> {
 }
 
 /// The frame that ends at byte `end`.
-pub(super) fn frame_before(file: &File, end: u64) -> Option<Header> {
+fn frame_before(file: &File, end: u64) -> Option<Header> {
     let mut trailer = [0; TRAILER_BYTES];
     file.read_exact_at(&mut trailer, end.checked_sub(TRAILER_BYTES as u64)?).ok()?;
     let len = u32::from_le_bytes(trailer);
@@ -272,7 +278,7 @@ pub(super) fn frame_before(file: &File, end: u64) -> Option<Header> {
 }
 
 /// Where the whole frames end, found from the start: for a file whose last frame is torn.
-pub(super) fn whole_frames_end(file: &File) -> u64 {
+fn whole_frames_end(file: &File) -> u64 {
     let length = file.metadata().map_or(0, |meta| meta.len());
     let mut at = 0;
     let mut bytes = [0; HEADER_BYTES];
@@ -307,8 +313,7 @@ pub fn summary(path: &Path) -> LogSummary {
             Entry::Record(record) => {
                 if let Some(tail) = tails.get_mut(record.stream.index()) {
                     summary.bytes = summary.bytes.saturating_add(record.bytes.len() as u64);
-                    tail.extend_from_slice(&record.bytes);
-                    tail.drain(..tail.len().saturating_sub(TAIL_BYTES));
+                    keep_tail(tail, &record.bytes);
                 }
             }
             Entry::Cut { bytes, .. } => {

@@ -192,7 +192,7 @@ fn create(path: &Path) -> io::Result<File> {
 }
 
 /// Keeps at least the last [`TAIL_BYTES`] of what went through, and at most twice that.
-fn keep_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn keep_tail(tail: &mut Vec<u8>, bytes: &[u8]) {
     let last = &bytes[bytes.len().saturating_sub(TAIL_BYTES)..];
     if tail.len() + last.len() > 2 * TAIL_BYTES {
         tail.drain(..tail.len().saturating_sub(TAIL_BYTES));
