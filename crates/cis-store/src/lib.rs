@@ -20,7 +20,7 @@ mod sqlite;
 
 pub use port::{CoordinatorStore, StoreError};
 pub use sqlite::{
-    AttemptLine, AttemptOf, Chunks, Copy, DagFilter, Durability, Label, Moment, Notice, Offer, PinnedSkill,
-    Pulse, RESERVE, RESERVE_BYTES, RESTORE_LEAP, Reader, SqliteStore, Tombstone, Writer, Written, census,
-    check, converted_epoch, fences_used_up,
+    AttemptLine, AttemptOf, Chunks, Copy, DagFilter, Durability, Label, Moment, Notice, Offer,
+    PUBLIC_TEXT_FROM, PinnedSkill, Pulse, RESERVE, RESERVE_BYTES, RESTORE_LEAP, Reader, SqliteStore,
+    TextSearch, Tombstone, Writer, Written, census, check, converted_epoch, fences_used_up,
 };

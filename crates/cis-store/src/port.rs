@@ -4,6 +4,7 @@
 mod decision;
 mod outside;
 mod pruning;
+mod quotas;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,6 +26,7 @@ use serde_json::{Map, Value};
 pub use decision::{Decide, Decided, DecisionLine, RevisionStatus, Settle, Settled};
 pub use outside::{ClaimWork, Conclude, Concluded, Heartbeat, Held, Holding, Note, Progress};
 pub use pruning::{Bare, Prune, Pruned};
+pub use quotas::Quotas;
 
 /// What a store can say no with.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -384,7 +386,7 @@ pub enum Ending {
     },
     /// Ended because it was told to, or never begun because of that.
     Stopped,
-    /// Given back undone: whoever claims it next has a try of its own.
+    /// Given back undone. The first few times it costs no try.
     Released,
 }
 

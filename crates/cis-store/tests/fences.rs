@@ -98,10 +98,14 @@ impl Bed {
     }
 
     fn complete(&self, execution: ExecutionId, fence: Fence) -> Answer<TaskStatus> {
+        self.conclude(execution, fence, Ending::Succeeded)
+    }
+
+    fn conclude(&self, execution: ExecutionId, fence: Fence, ending: Ending) -> Answer<TaskStatus> {
         let request = Conclude {
             key: None,
             holding: holding(execution, fence),
-            ending: Ending::Succeeded,
+            ending,
             exit_code: None,
             error: String::new(),
             outputs: None,
@@ -247,6 +251,23 @@ fn store_past_2_to_the_53_is_numbered_anew_after_its_leases_ended() {
     assert_eq!(bed.complete(execution, again.claim.fence).unwrap(), TaskStatus::Completed);
     assert_ne!(again.claim.fence, done.claim.fence);
     drop(reader);
+    bed.close();
+}
+
+#[test]
+fn notes_of_many_holders_stay_bounded() {
+    let dir = support::dir();
+    let file = dir.path().join("dag.db");
+    let bed = Bed::open(&file);
+    bed.go(vec![external("a")]);
+    for holder in ["one", "two", "three", "four"] {
+        let held = bed.hold(holder, 1).remove(0);
+        (0..60).for_each(|_| bed.note(&held));
+        bed.conclude(held.claim.execution, held.claim.fence, Ending::Released).unwrap();
+    }
+    // What the next holder is told, and what the last one said.
+    assert_eq!(fences(&file, "notes").len(), 100);
+    assert_eq!(bed.hold("five", 1).remove(0).handoff.len(), 50);
     bed.close();
 }
 

@@ -131,6 +131,23 @@ fn what_waited_before_there_were_review_ids_gets_one() {
     assert_eq!(ids(), given, "and keeps it");
 }
 
+#[test]
+fn what_waited_before_there_were_quotas_is_counted() {
+    let (dir, migrations) = (support::dir(), migrations());
+    let file = dir.path().join("dag.db");
+    migrated(&file, &migrations[..14]);
+    // The run was started by a confirmation of `bea`, so it counts for the publisher.
+    let confirmed = "UPDATE dag_runs SET created_by = 'bea';
+        INSERT INTO dag_confirmations VALUES (1, printf('%064d', 1), 'confirmed', 'bea', 6, 1, NULL);";
+    Connection::open(&file).unwrap().execute_batch(&format!("{WAITING}{confirmed}")).unwrap();
+    created(dir.path());
+    let conn = Connection::open(&file).unwrap();
+    let pending = "SELECT created_by || stored_bytes FROM dag_definitions INDEXED BY definitions_pending
+                   WHERE status = 'pending'";
+    assert_eq!(answers(&conn, pending), ["ann2"]);
+    assert_eq!(answers(&conn, "SELECT counts_for FROM dag_runs WHERE completed_at IS NULL"), ["ann"]);
+}
+
 /// The version before leases of anything and actors of events.
 const BEFORE_ACTORS: usize = 13;
 

@@ -3,7 +3,7 @@
 
 use cis_core::error::Refusal;
 use cis_core::id::{RunKey, TaskIx, Version};
-use cis_core::retry::{self, Decision, Failure};
+use cis_core::retry::{self, Decision, Failure, Tries};
 use cis_core::source::Millis;
 use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{OptionalExtension, params};
@@ -15,6 +15,9 @@ use super::tasks::{self, Live, TaskRow};
 use super::tx::{Tx, parsed};
 use super::{claim, fences, steps};
 use crate::port::{Advance, Advanced, Answer, Ending, Recorded, Report};
+
+/// Why an attempt ended whose holder released it.
+const GIVEN_BACK: &str = "given back";
 
 /// See [`crate::Store::advance`].
 pub(super) fn advance(tx: &mut Tx<'_>, request: &Advance) -> Answer<Advanced> {
@@ -118,7 +121,7 @@ fn judge(tx: &mut Tx<'_>, live: &Live, report: &Report) -> Answer<Judged> {
     let failure = match &report.ending {
         Ending::Succeeded => return Ok(TaskMove::Succeed.into()),
         Ending::Stopped | Ending::Released if stopping => return Ok(TaskMove::Stopped.into()),
-        Ending::Released => return Ok(Judged { step: TaskMove::TryAgain, wait: Millis(0), free: true }),
+        Ending::Released => Failure::Released,
         // Stopped though nobody asked: someone else ended it.
         Ending::Stopped => Failure::Interrupted,
         Ending::Failed { failure: Failure::Exit(_) | Failure::Broken, .. } if stopping => {
@@ -129,14 +132,10 @@ fn judge(tx: &mut Tx<'_>, live: &Live, report: &Report) -> Answer<Judged> {
     };
     let definition = tx.run(live.task.run)?.definition().clone();
     let task = &definition.dag.tasks[live.task.ix.index()];
-    let used = live.attempt - live.free_tries;
-    let takeovers = (failure == Failure::LeaseLost).then_some(&retry::TAKEOVERS);
-    let retry = task.more().retry.as_ref().or(takeovers);
-    Ok(match retry::decide(retry, task.idempotent, used, failure, report.random) {
-        Decision::TryAgain { wait } => {
-            let free = task.idempotent && failure == Failure::Interrupted;
-            Judged { step: TaskMove::TryAgain, wait, free }
-        }
+    let tries = Tries { begun: live.attempt, free: live.free_tries };
+    let retry = task.more().retry.as_ref();
+    Ok(match retry::decide(retry, task.idempotent, tries, failure, report.random) {
+        Decision::TryAgain { wait, free } => Judged { step: TaskMove::TryAgain, wait, free },
         Decision::Failed => TaskMove::Fail.into(),
         Decision::TimedOut => TaskMove::TimeOut.into(),
     })
@@ -213,13 +212,14 @@ pub(super) fn cause(report: &Report) -> Option<String> {
     match &report.ending {
         Ending::Succeeded => None,
         Ending::Stopped => Some("stopped".to_owned()),
-        Ending::Released => Some("given back".to_owned()),
+        Ending::Released => Some(GIVEN_BACK.to_owned()),
         Ending::Failed { failure, why } => Some(why.clone().unwrap_or_else(|| match failure {
             Failure::Exit(code) => format!("exit {code}"),
             Failure::Broken => "could not be started".to_owned(),
             Failure::Timeout => "ran over its time".to_owned(),
             Failure::LeaseLost => "its holder's lease ran out".to_owned(),
             Failure::Interrupted => "interrupted".to_owned(),
+            Failure::Released => GIVEN_BACK.to_owned(),
         })),
     }
 }

@@ -86,6 +86,10 @@ fn invariants(store: &Reader) -> Answer<Vec<String>> {
             wrong.push(format!("{what}: {found:?}"));
         }
     }
+    let texts = store.wrong_public_texts()?;
+    if !texts.is_empty() {
+        wrong.push(format!("public texts that are not those of their definitions: {texts:?}"));
+    }
     Ok(wrong)
 }
 

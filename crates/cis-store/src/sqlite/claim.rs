@@ -13,7 +13,7 @@ use cis_core::run::RunMove;
 use cis_core::task::{TaskMove, TaskStatus};
 use cis_core::template::is_template;
 use rusqlite::params;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::events::Told;
 use super::memory::QueueName;
@@ -25,6 +25,9 @@ use crate::port::{Answer, Claim, Claimed};
 /// Ready tasks of stopping and paused runs that one claim looks past in one queue. They are on their way out of it, so a
 /// claim that meets more of them finds less than there is, but not for long.
 const PASSED_MAX: u32 = 1_000;
+
+/// What workers are told with one claim: once the tasks come to so much, it takes no more.
+const CLAIM_BYTES_MAX: usize = 1 << 20;
 
 /// A task that may be claimed.
 struct Candidate {
@@ -56,7 +59,35 @@ pub(super) fn claim(tx: &mut Tx<'_>, claim: &Claim, by: Option<&str>) -> Answer<
     candidates.sort_by_key(|c| (Reverse(c.priority), c.ready_order, c.task.execution));
     let left = candidates.split_off(candidates.len().min(claim.limit as usize));
     tx.fresh.extend(left.into_iter().filter_map(|candidate| candidate.fresh));
-    candidates.iter().map(|candidate| take(tx, candidate, claim, by)).collect()
+    let (mut taken, mut bytes) = (Vec::with_capacity(candidates.len()), 0);
+    for candidate in candidates {
+        if bytes >= CLAIM_BYTES_MAX {
+            tx.fresh.extend(candidate.fresh);
+            continue;
+        }
+        let claimed = take(tx, &candidate, claim, by)?;
+        // What the coordinator claims for its own runner is not sent anywhere.
+        if by.is_some() {
+            bytes += told_bytes(&claimed);
+        }
+        taken.push(claimed);
+    }
+    Ok(taken)
+}
+
+/// How much a worker is told of a claim, about.
+fn told_bytes(claimed: &Claimed) -> usize {
+    let input = claimed.task().kind.input().map_or(0, value_bytes);
+    value_bytes(&claimed.run.params) + input + claimed.upstream.values().map(value_bytes).sum::<usize>()
+}
+
+fn value_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(value_bytes).sum(),
+        Value::Object(items) => items.iter().map(|(name, item)| name.len() + value_bytes(item)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+    }
 }
 
 fn matching_queues(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {

@@ -16,15 +16,17 @@ use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, json};
 
 use super::events::Told;
+use super::quotas;
 use super::reviews;
 use super::runs;
 use super::tx::{Tx, parsed};
 use crate::port::{
-    Answer, Decide, Decided, DecisionLine, Definition, Publish, Published, RunRef, Settle, Settled, StartRun,
+    Answer, Decide, Decided, DecisionLine, Definition, Publish, Published, Quotas, RunRef, Settle, Settled,
+    StartRun,
 };
 
 /// See [`crate::Store::publish`].
-pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
+pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish, quotas: Option<Quotas>) -> Answer<Published> {
     tx.memory.changed.dag(request.dag.dag_id.as_str());
     let dag_key = dag_key(tx, request)?;
     expire_overdue(tx, dag_key, request)?;
@@ -39,6 +41,9 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
         return refuse_other_content(tx, dag_key, request);
     }
     tx.room()?;
+    let text = stored::to_stored(&request.dag);
+    let bytes = text.len() as u64;
+    quotas::check_pending(tx, quotas, &request.by, bytes)?;
     let revision = Revision(revisions + 1);
     let expires_at = request.expires_at.map(|at| tx.now.after(at.since(request.now)));
     let content_hash = request.content_hash.as_str();
@@ -48,14 +53,14 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
         .prepare_cached(
             "INSERT INTO dag_definitions (dag_key, revision, content_hash, tasks_json, tasks_count, target_node,
                                           status, created_by, publisher_proven, created_at, updated_at, expires_at,
-                                          review_id)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'pending', ?7, ?8, ?9, ?9, ?10, ?11)",
+                                          review_id, stored_bytes)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'pending', ?7, ?8, ?9, ?9, ?10, ?11, ?12)",
         )?
         .execute(params![
             dag_key,
             revision.0,
             request.content_hash,
-            stored::to_stored(&request.dag),
+            text,
             request.dag.tasks.len(),
             request.dag.target_node,
             request.by,
@@ -63,7 +68,9 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish) -> Answer<Published> {
             tx.now.0,
             expires_at.map(|t| t.0),
             review.to_string(),
+            bytes,
         ])?;
+    tx.memory.usage.add_pending(&request.by, bytes);
     let key = tx.conn.last_insert_rowid();
     tx.conn
         .prepare_cached("UPDATE dags SET revisions = ?2, updated_at = ?3 WHERE dag_key = ?1")?
@@ -249,7 +256,7 @@ fn settle_with_note(tx: &mut Tx<'_>, request: &Settle, note: Option<&str>) -> An
 }
 
 /// See [`crate::Store::decide`].
-pub(super) fn decide(tx: &mut Tx<'_>, request: &Decide) -> Answer<Decided> {
+pub(super) fn decide(tx: &mut Tx<'_>, request: &Decide, quotas: Option<Quotas>) -> Answer<Decided> {
     check_note(request.note.as_deref())?;
     let found = revision_meant(tx, request)?;
     if request.confirm && found.status == RevisionStatus::Pending {
@@ -268,7 +275,7 @@ pub(super) fn decide(tx: &mut Tx<'_>, request: &Decide) -> Answer<Decided> {
         false => decision(tx, definition)?,
     };
     let run = match request.confirm {
-        true => Some(start_first(tx, request, definition)?),
+        true => Some(start_first(tx, request, definition, quotas)?),
         false => None,
     };
     Ok(Decided {
@@ -360,7 +367,7 @@ fn revision_meant(tx: &Tx<'_>, request: &Decide) -> Answer<Meant> {
 }
 
 /// The run that a confirmation starts.
-fn start_first(tx: &mut Tx<'_>, request: &Decide, definition: i64) -> Answer<RunRef> {
+fn start_first(tx: &mut Tx<'_>, request: &Decide, definition: i64, quotas: Option<Quotas>) -> Answer<RunRef> {
     let start = StartRun {
         // The decision has it.
         key: None,
@@ -378,7 +385,7 @@ fn start_first(tx: &mut Tx<'_>, request: &Decide, definition: i64) -> Answer<Run
         by_proven: true,
         now: request.now,
     };
-    runs::start(tx, &start)
+    runs::start(tx, &start, quotas)
 }
 
 /// Lets a request nobody decided about run out.
@@ -401,10 +408,15 @@ fn change_status(
         .conn
         .prepare_cached(
             "UPDATE dag_definitions SET status = ?3, version = version + 1, updated_at = ?4
-             WHERE definition_key = ?1 AND version = ?2 AND status = ?5",
+             WHERE definition_key = ?1 AND version = ?2 AND status = ?5 RETURNING created_by, stored_bytes",
         )?
-        .execute(params![definition, version, to.word(), tx.now.0, from.word()])?;
-    if changed == 1 {
+        .query_row(params![definition, version, to.word(), tx.now.0, from.word()], |row| {
+            Ok((row.get::<_, String>(0)?, row.get(1)?))
+        })
+        .optional()?;
+    if let Some((publisher, bytes)) = changed {
+        // Every move of a revision is one out of `pending`.
+        tx.memory.usage.remove_pending(&publisher, bytes);
         return changes(tx, definition);
     }
     Err(Refusal::new(ErrorCode::InvalidTransition, "the revision has been decided meanwhile").into())

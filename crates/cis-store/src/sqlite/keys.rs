@@ -41,7 +41,8 @@ pub(super) fn once<T: Serialize + DeserializeOwned>(
     tx.conn.prepare_cached("SAVEPOINT keyed")?.execute([])?;
     let answer = match op(tx) {
         Ok(answer) => Ok(answer),
-        Err(StoreError::Refused(refusal)) => {
+        // With a quota the same request is welcome later: as with a full disk, nothing is kept.
+        Err(StoreError::Refused(refusal)) if refusal.code != ErrorCode::QuotaExceeded => {
             tx.undo();
             tx.conn.prepare_cached("ROLLBACK TO keyed")?.execute([])?;
             Err(refusal)

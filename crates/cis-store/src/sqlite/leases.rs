@@ -24,6 +24,9 @@ use crate::port::{
 /// Notes kept per attempt; older ones make room.
 const NOTES_MAX: i64 = 50;
 
+/// What a claimer is told of the notes before it: the latest that come to so much.
+const HANDOFF_BYTES_MAX: usize = 64 << 10;
+
 /// Leases ended by one sweep; if there are more, the next sweep is due at once.
 const SWEEP_MAX: i64 = 500;
 
@@ -138,9 +141,16 @@ fn notes(tx: &Tx<'_>, execution: ExecutionId, fence: Fence) -> Answer<Vec<Note>>
         "SELECT fence, holder, at, percent, note FROM notes WHERE execution_id = ?1 AND fence < ?2
          ORDER BY fence DESC, number DESC LIMIT 0 + ?3",
     )?;
-    let mut notes = statement
-        .query_map(params![execution.0, fence.0, NOTES_MAX], |row| note(row, 0))?
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut rows = statement.query(params![execution.0, fence.0, NOTES_MAX])?;
+    let (mut notes, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = rows.next()? {
+        let note = note(row, 0)?;
+        bytes += note.note.as_ref().map_or(0, String::len);
+        if bytes > HANDOFF_BYTES_MAX {
+            break;
+        }
+        notes.push(note);
+    }
     notes.reverse();
     Ok(notes)
 }
@@ -196,6 +206,22 @@ pub(super) fn note_progress(tx: &mut Tx<'_>, holding: &Holding, said: &Progress)
     tx.conn
         .prepare_cached("DELETE FROM notes WHERE execution_id = ?1 AND fence = ?2 AND number <= ?3")?
         .execute([execution, fence, last + 1 - NOTES_MAX])?;
+    if last == 0 {
+        forget_older_notes(tx, execution, fence)?;
+    }
+    Ok(())
+}
+
+/// Removes notes of holders before `fence` that are not handed on any more: what a task keeps is bounded however often
+/// it is given back. Earlier holders say nothing more, so the first note of each holder is the time to do it.
+fn forget_older_notes(tx: &Tx<'_>, execution: i64, fence: i64) -> Answer<()> {
+    tx.conn
+        .prepare_cached(
+            "DELETE FROM notes WHERE execution_id = ?1 AND (fence, number) <=
+             (SELECT fence, number FROM notes WHERE execution_id = ?1 AND fence < ?2
+              ORDER BY fence DESC, number DESC LIMIT 1 OFFSET ?3)",
+        )?
+        .execute([execution, fence, NOTES_MAX])?;
     Ok(())
 }
 
@@ -330,8 +356,8 @@ pub(super) fn expire(tx: &mut Tx<'_>, since_boot: BootTime) -> Answer<()> {
     end_all(tx, late, tx.now.0, SWEEP_MAX, &failed(Failure::Timeout))
 }
 
-/// Gives back what was held when the migration `fences` numbered fences anew: no holder knows the new number. It costs
-/// the task no try.
+/// Gives back what was held when the migration `fences` numbered fences anew: no holder knows the new number. It counts
+/// as any release does.
 pub(super) fn release_renumbered(tx: &mut Tx<'_>) -> Answer<()> {
     let renumbered = "SELECT subject_key, fence FROM leases INDEXED BY leases_expiring
                       WHERE subject_kind = 'task' AND expires = ?1 ORDER BY fence LIMIT 0 + ?2";

@@ -10,6 +10,7 @@ use cis_core::review::ReviewSecret;
 use super::clock::Noted;
 use super::fences::Fences;
 use super::pulse::Changed;
+use super::quotas::Usage;
 use super::steps::Chunks;
 use super::tasks::Live;
 use super::tx::RunRow;
@@ -45,6 +46,8 @@ pub(super) struct Memory {
     /// The disk is full: there is no room for new work.
     pub(super) full: bool,
     pub(super) review_secret: Option<ReviewSecret>,
+    /// What identities have waiting, as far as a quota asked for it.
+    pub(super) usage: Usage,
 }
 
 /// What a claimant must match: a kind, a scope, and what is needed beyond that (names in order, spaces between).
@@ -70,6 +73,7 @@ impl Memory {
         self.position = None;
         self.steps = None;
         self.clock = None;
+        self.usage.forget();
         self.fences.iter_mut().for_each(Fences::doubt);
     }
 }

@@ -29,6 +29,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema/0012_unproven.sql"),
     FENCES,
     include_str!("schema/0014_events_and_leases.sql"),
+    include_str!("schema/0015_quotas.sql"),
 ];
 
 /// The one since which fences count otherwise.

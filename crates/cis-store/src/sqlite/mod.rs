@@ -20,13 +20,16 @@
 //! | `tokens` | who may call |
 //! | `runs` | create, stop and end runs |
 //! | `tasks` | how one task moves, and how its end spreads |
+//! | `task_rows` | tasks as they are read, large values left out where there are several |
 //! | `claim`, `fences` | taking ready tasks, each with a fence of its own |
 //! | `leases` | tasks that somebody outside holds |
 //! | `approvals` | tasks that wait for a person |
 //! | `reviews` | the ids that people decide by |
+//! | `revisions` | public texts, and making room of what was turned down |
 //! | `advance` | recording attempts |
 //! | `pause` | letting nothing more be claimed |
 //! | `pulse` | what has changed |
+//! | `quotas` | how much one identity has waiting |
 //! | `steps` | large steps in chunks |
 //! | `outbox` | what people are still to be told |
 //! | `sweep`, `clock` | what becomes due, though somebody sets the clock |
@@ -58,15 +61,18 @@ mod outbox;
 mod pause;
 mod prune;
 mod pulse;
+mod quotas;
 mod reader;
 mod reserve;
 mod reviews;
+mod revisions;
 mod runs;
 mod skills;
 mod standing;
 mod steps;
 mod sweep;
 mod sync;
+mod task_rows;
 mod tasks;
 mod tokens;
 mod tombstones;
@@ -87,7 +93,7 @@ use serde::{Deserialize, Serialize};
 use crate::port::{
     Advance, Advanced, Answer, Approve, Approved, Boot, ClaimWork, Conclude, Concluded, CoordinatorStore,
     Decide, Decided, Heartbeat, Held, Holding, NewToken, Once, Opening, Progress, Prune, Pruned, Publish,
-    Published, RunRef, Settle, Settled, StartRun, Started, StopRun, StoreError, Swept, Tried, Worked,
+    Published, Quotas, RunRef, Settle, Settled, StartRun, Started, StopRun, StoreError, Swept, Tried, Worked,
 };
 
 pub use attempts::AttemptOf;
@@ -99,6 +105,7 @@ pub use outbox::Notice;
 pub use pulse::Pulse;
 pub use reader::Reader;
 pub use reserve::{RESERVE, RESERVE_BYTES};
+pub use revisions::{PUBLIC_TEXT_FROM, TextSearch};
 pub use skills::PinnedSkill;
 pub use steps::Chunks;
 pub use tombstones::Tombstone;
@@ -133,6 +140,8 @@ pub struct SqliteStore {
     writer: Writer,
     /// Why nothing new is taken on, once there is a reason.
     shut: Arc<OnceLock<Refusal>>,
+    /// What its operations are bounded by.
+    quotas: Option<Quotas>,
 }
 
 impl SqliteStore {
@@ -144,7 +153,7 @@ impl SqliteStore {
     /// The same with steps of another size: small ones let a test see everything that lies between two chunks.
     pub fn open_in_chunks(file: &Path, durability: Durability, chunks: Chunks) -> Answer<Self> {
         let writer = Writer::start(migrate::open(file, durability)?, chunks, Reserve::none())?;
-        Ok(Self { writer, shut: Arc::default() })
+        Ok(Self { writer, shut: Arc::default(), quotas: None })
     }
 
     /// Opens `file` and keeps `bytes` beside it, so that what ends while the disk is full is recorded.
@@ -155,21 +164,27 @@ impl SqliteStore {
         };
         let reserve = Reserve::beside(file, bytes, now);
         let writer = Writer::start(conn, Chunks::default(), reserve)?;
-        Ok(Self { writer, shut: Arc::default() })
+        Ok(Self { writer, shut: Arc::default(), quotas: None })
     }
 
     /// The same store for a caller that has nothing better to do than wait: its operations are done on its own
     /// thread when nobody else is writing.
     #[must_use]
     pub fn here(self) -> Self {
-        Self { writer: self.writer.here(), shut: self.shut }
+        Self { writer: self.writer.here(), ..self }
     }
 
     /// The same store by this clock, whatever callers say that it is now: when somebody sets it, deadlines stay as far off
     /// as they were.
     #[must_use]
     pub fn by_clock(self, clock: Arc<dyn Clock>) -> Self {
-        Self { writer: self.writer.by_clock(clock), shut: self.shut }
+        Self { writer: self.writer.by_clock(clock), ..self }
+    }
+
+    /// The same store for a caller that may have only so much waiting. Without this nothing is refused for that.
+    #[must_use]
+    pub fn within(self, quotas: Option<Quotas>) -> Self {
+        Self { quotas, ..self }
     }
 
     /// Takes on nothing new from now on, for this reason: nothing is published, confirmed, started or claimed any more.
@@ -215,9 +230,10 @@ impl SqliteStore {
     /// Publishes a definition; the same content again is the same revision.
     pub async fn publish(&self, request: Publish) -> Answer<Once<Published>> {
         self.takes_on_more()?;
+        let quotas = self.quotas;
         self.writer
             .call(request.now, move |tx| {
-                keys::once(tx, request.key.as_ref(), |tx| definitions::publish(tx, &request))
+                keys::once(tx, request.key.as_ref(), |tx| definitions::publish(tx, &request, quotas))
             })
             .await
     }
@@ -228,9 +244,10 @@ impl SqliteStore {
         if request.confirm {
             self.takes_on_more()?;
         }
+        let quotas = self.quotas;
         self.writer
             .call(request.now, move |tx| {
-                keys::once(tx, request.key.as_ref(), |tx| definitions::decide(tx, &request))
+                keys::once(tx, request.key.as_ref(), |tx| definitions::decide(tx, &request, quotas))
             })
             .await
     }
@@ -255,8 +272,11 @@ impl SqliteStore {
     /// Creates a run of a confirmed revision; the same run id again is the same run.
     pub async fn start_run(&self, request: StartRun) -> Answer<Once<RunRef>> {
         self.takes_on_more()?;
+        let quotas = self.quotas;
         self.writer
-            .call(request.now, move |tx| keys::once(tx, request.key.as_ref(), |tx| runs::start(tx, &request)))
+            .call(request.now, move |tx| {
+                keys::once(tx, request.key.as_ref(), |tx| runs::start(tx, &request, quotas))
+            })
             .await
     }
 
@@ -281,6 +301,20 @@ impl SqliteStore {
         // What is damaged is left as it is.
         self.takes_on_more()?;
         self.writer.call(request.now, move |tx| prune::prune(tx, &request)).await
+    }
+
+    /// Removes one bounded chunk of the definitions of revisions that were rejected or expired before `before`; answers how
+    /// many. Their rows stay, and say so.
+    pub async fn remove_definitions(&self, before: Timestamp, now: Timestamp) -> Answer<u32> {
+        // What is damaged is left as it is.
+        self.takes_on_more()?;
+        self.writer.call(now, move |tx| revisions::remove_definitions(tx, before)).await
+    }
+
+    /// Keeps the public text of a definition beside its stored form. It must hash to the content hash.
+    pub async fn keep_public_text(&self, definition: i64, text: String, now: Timestamp) -> Answer<()> {
+        self.takes_on_more()?;
+        self.writer.call(now, move |tx| revisions::keep_public_text(tx, definition, &text)).await
     }
 
     /// Claims tasks for a worker, under a lease; the same claim again is answered with the same tasks.

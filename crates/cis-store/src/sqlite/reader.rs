@@ -1,10 +1,10 @@
 //! What people and views ask: read-only snapshots of the store, safe to take while others write.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use cis_api::dag::{DagSummary, Decision, RevisionSummary};
 use cis_api::run::RunSummary;
-use cis_api::task::TaskSummary;
 use cis_core::access::Publisher;
 use cis_core::dag::{Dag, stored};
 use cis_core::event::{CREATE, Change, Event};
@@ -18,6 +18,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::log::{Detail, detail};
 use super::migrate;
+use super::task_rows::{TASK_SQL, WHOLE_TASK_SQL, task_row};
 use super::tx::parsed;
 use crate::port::{Answer, RevisionStatus, StoreError};
 use crate::rows::{DagRow, RevisionRow, RunRow, TaskRow};
@@ -52,18 +53,8 @@ pub(super) const RUN_SQL: &str = "
     FROM dag_runs r JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)
          LEFT JOIN dag_confirmations c ON c.definition_key = r.definition_key AND c.run_key = r.run_key";
 
-// Decisions are looked for only where a person was asked: most tasks never are.
-pub(super) const TASK_SQL: &str = "
-    SELECT execution_id, task_id, status, version, attempt, claimed_at, started_at, completed_at, not_before,
-           exit_code, cause, output, error, outputs_json, log_bytes, log_cut_bytes, asked_at,
-           iif(status = 'waiting', review_id, NULL),
-           CASE WHEN asked_at IS NOT NULL THEN (SELECT d.decided_by FROM task_decisions d
-                                                WHERE d.execution_id = task_executions.execution_id) END,
-           CASE WHEN asked_at IS NOT NULL THEN (SELECT d.decided_at FROM task_decisions d
-                                                WHERE d.execution_id = task_executions.execution_id) END,
-           CASE WHEN asked_at IS NOT NULL THEN (SELECT d.note FROM task_decisions d
-                                                WHERE d.execution_id = task_executions.execution_id) END
-    FROM task_executions";
+/// How much text a page of a list holds before it ends early.
+pub(super) const PAGE_BYTES_MAX: usize = 1 << 20;
 
 impl Reader {
     /// Opens `file` read-only.
@@ -102,7 +93,7 @@ impl Reader {
     pub fn revisions(&self, dag: i64) -> Answer<Vec<RevisionRow>> {
         self.collect(
             "SELECT definition_key, revision, status, f.content_hash, tasks_count, created_by, created_at, expires_at,
-                    iif(status = 'pending', review_id, NULL), c.decided_by, c.decided_at, c.note
+                    iif(status = 'pending', review_id, NULL), c.decided_by, c.decided_at, c.note, removed_at
              FROM dag_definitions f LEFT JOIN dag_confirmations c USING (definition_key)
              WHERE dag_key = ?1 ORDER BY revision DESC",
             [dag],
@@ -117,6 +108,7 @@ impl Reader {
                     expires_at: row.get::<_, Option<i64>>(7)?.map(Timestamp),
                     review_id: review_id(row, 8)?,
                     decision: decision_line(row, 9)?,
+                    removed_at: row.get::<_, Option<i64>>(12)?.map(Timestamp),
                 };
                 Ok(RevisionRow { key: row.get(0)?, shown })
             },
@@ -134,6 +126,7 @@ impl Reader {
 
     /// A definition in full.
     pub fn definition(&self, key: i64) -> Answer<Dag> {
+        self.check_kept(key)?;
         let (text, dag_id, scope): (String, DagId, Scope) = self
             .conn
             .prepare_cached(
@@ -189,6 +182,7 @@ impl Reader {
     }
 
     /// Tasks of a run in file order: those in one of `statuses` (all, if it is empty), at most `limit`.
+    /// Values over 4 KiB are left out.
     pub fn tasks(&self, run: &RunRow, statuses: &[TaskStatus], limit: u32) -> Answer<Vec<TaskRow>> {
         let words: Vec<&str> = statuses.iter().map(|status| status.word()).collect();
         let list = vec!["?"; words.len()].join(", ");
@@ -197,7 +191,7 @@ impl Reader {
         let sql = format!(
             "{TASK_SQL} WHERE execution_id BETWEEN {first} AND {last} {filter} ORDER BY execution_id LIMIT {limit}"
         );
-        self.collect(&sql, params_from_iter(words), |row| task_row(row, run.first_execution))
+        self.collect(&sql, params_from_iter(words), |row| task_row(row, run))
     }
 
     /// How each task of a run stands, in file order; one whose row is not written yet is pending.
@@ -215,15 +209,13 @@ impl Reader {
             "{TASK_SQL} INDEXED BY tasks_live WHERE run_key = ?1 AND status IN ('running', 'cancelling')
              ORDER BY coalesce(started_at, 9e15), execution_id LIMIT 0 + ?2"
         );
-        self.collect(&sql, params![run.key.0, limit], |row| task_row(row, run.first_execution))
+        self.collect(&sql, params![run.key.0, limit], |row| task_row(row, run))
     }
 
-    /// One task of a run.
+    /// One task of a run, whole.
     pub fn task(&self, run: &RunRow, ix: TaskIx) -> Answer<Option<TaskRow>> {
         let execution = run.first_execution.0 + i64::from(ix.0);
-        self.one(&format!("{TASK_SQL} WHERE execution_id = ?1"), [execution], |row| {
-            task_row(row, run.first_execution)
-        })
+        self.one(&format!("{WHOLE_TASK_SQL} WHERE execution_id = ?1"), [execution], |row| task_row(row, run))
     }
 
     /// Events of a run after `after`, in order, at most `limit`; and how far the log was read.
@@ -251,6 +243,29 @@ impl Reader {
         read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
     ) -> Answer<Vec<T>> {
         Ok(self.conn.prepare_cached(sql)?.query_map(params, read)?.collect::<Result<_, _>>()?)
+    }
+
+    /// Rows of one page: at most `limit`, and no more once they have [`PAGE_BYTES_MAX`]; and whether there are more. `params`
+    /// ask for one row more than `limit`.
+    pub(super) fn collect_page<T>(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+        limit: u32,
+        mut read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Answer<(Vec<T>, bool)> {
+        let mut statement = self.conn.prepare_cached(sql)?;
+        let columns = statement.column_count();
+        let mut rows = statement.query(params)?;
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = rows.next()? {
+            if page.len() >= limit as usize || bytes >= PAGE_BYTES_MAX {
+                return Ok((page, true));
+            }
+            bytes += row_bytes(row, 0..=columns - 1)?;
+            page.push(read(row)?);
+        }
+        Ok((page, false))
     }
 
     pub(super) fn one<T>(
@@ -312,34 +327,19 @@ pub(super) fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     Ok(RunRow { key: RunKey(row.get(0)?), definition: row.get(6)?, fates: row.get(12)?, shown })
 }
 
-pub(super) fn task_row(row: &Row<'_>, first: ExecutionId) -> rusqlite::Result<TaskRow> {
-    let time = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(Timestamp));
-    let execution: i64 = row.get(0)?;
-    let shown = TaskSummary {
-        execution_id: ExecutionId(execution),
-        task_id: row.get(1)?,
-        status: parsed(row, 2, TaskStatus::from_word)?,
-        version: Version(row.get(3)?),
-        attempt: row.get(4)?,
-        claimed_at: time(5)?,
-        started_at: time(6)?,
-        completed_at: time(7)?,
-        not_before: time(8)?,
-        exit_code: row.get(9)?,
-        cause: row.get(10)?,
-        output: row.get(11)?,
-        error: row.get(12)?,
-        outputs: row.get::<_, Option<String>>(13)?.and_then(|text| serde_json::from_str(&text).ok()),
-        log_bytes: row.get(14)?,
-        log_cut_bytes: row.get(15)?,
-        asked_at: time(16)?,
-        review_id: review_id(row, 17)?,
-        decision: decision_line(row, 18)?,
-    };
-    Ok(TaskRow { key: TaskIx(u32::try_from(execution - first.0).unwrap_or(u32::MAX)), shown })
+/// How much text a row has in these columns.
+pub(super) fn row_bytes(row: &Row<'_>, columns: RangeInclusive<usize>) -> rusqlite::Result<usize> {
+    columns.map(|column| text_bytes(row, column)).sum()
 }
 
-fn review_id(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<ReviewId>> {
+pub(super) fn text_bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<usize> {
+    Ok(match row.get_ref(column)? {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.len(),
+        _ => 0,
+    })
+}
+
+pub(super) fn review_id(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<ReviewId>> {
     match row.get_ref(column)? {
         ValueRef::Null => Ok(None),
         _ => parsed(row, column, |text| text.parse().ok()).map(Some),
@@ -347,7 +347,7 @@ fn review_id(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<ReviewId>>
 }
 
 /// Who decided, when and with what note, in three columns from `first` on; nothing where it is undecided.
-fn decision_line(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Decision>> {
+pub(super) fn decision_line(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Decision>> {
     let decided_by: Option<String> = row.get(first)?;
     let Some(decided_by) = decided_by else { return Ok(None) };
     let (decided_at, note) = (Timestamp(row.get(first + 1)?), row.get(first + 2)?);

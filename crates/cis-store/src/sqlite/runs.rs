@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 
 use super::events::Told;
 use super::tx::{Tx, parsed};
-use super::{claim, clock, fences, leases, steps, tombstones};
+use super::{claim, clock, fences, leases, quotas, steps, tombstones};
 use crate::port::{
-    Answer, Boot, Definition, Fate, LiveAttempt, Opening, RevisionStatus, RunRef, StartRun, Unfinished,
+    Answer, Boot, Definition, Fate, LiveAttempt, Opening, Quotas, RevisionStatus, RunRef, StartRun,
+    Unfinished,
 };
 
 /// See [`crate::Store::open_epoch`].
@@ -28,7 +29,7 @@ pub(super) fn open_epoch(tx: &mut Tx<'_>, boot: &Boot) -> Answer<Opening> {
     let renewed = leases::renew_after_boot(tx, boot)?;
     let keys: Vec<RunKey> = tx
         .conn
-        .prepare_cached("SELECT run_key FROM dag_runs INDEXED BY runs_unfinished WHERE completed_at IS NULL")?
+        .prepare_cached("SELECT run_key FROM dag_runs INDEXED BY runs_unfinished WHERE completed_at IS NULL ORDER BY run_key")?
         .query_map([], |row| row.get(0).map(RunKey))?
         .collect::<Result<_, _>>()?;
     let unfinished = keys
@@ -72,16 +73,20 @@ fn live_attempts(tx: &mut Tx<'_>) -> Answer<Vec<LiveAttempt>> {
 }
 
 /// See [`crate::Store::start_run`].
-pub(super) fn start(tx: &mut Tx<'_>, request: &StartRun) -> Answer<RunRef> {
+pub(super) fn start(tx: &mut Tx<'_>, request: &StartRun, quotas: Option<Quotas>) -> Answer<RunRef> {
     if let Some(existing) = existing(tx, request)? {
         return tombstones::reference(tx, existing);
     }
     tx.room()?;
-    let definition = tx.definition(request.definition)?;
+    // First: what was rejected may have no definition any more.
     let dag_key = confirmed_dag(tx, request.definition)?;
+    let definition = tx.definition(request.definition)?;
     check_fit(tx, request, &definition)?;
     let params = filled(&definition.dag, &request.params)?;
-    let key = insert(tx, request, &definition, dag_key, &params)?;
+    let identity = counts_for(tx, request)?;
+    quotas::check_runs(tx, quotas, &identity)?;
+    let key = insert(tx, request, &definition, dag_key, &params, &identity)?;
+    tx.memory.usage.add_run(&identity);
     if request.by_confirmation {
         tx.conn
             .prepare_cached("UPDATE dag_confirmations SET run_key = ?2 WHERE definition_key = ?1")?
@@ -92,6 +97,16 @@ pub(super) fn start(tx: &mut Tx<'_>, request: &StartRun) -> Answer<RunRef> {
     steps::add_create(tx, key)?;
     steps::work_on_run(tx, key)?;
     Ok(tx.run(key)?.reference())
+}
+
+/// The identity that a new run counts for: who starts it. Confirming is clearing a queue of requests, so what is started by
+/// that counts for who asked for it.
+fn counts_for(tx: &Tx<'_>, request: &StartRun) -> Answer<String> {
+    if !request.by_confirmation {
+        return Ok(request.by.clone());
+    }
+    let sql = "SELECT created_by FROM dag_definitions WHERE definition_key = ?1";
+    Ok(tx.conn.prepare_cached(sql)?.query_row([request.definition], |row| row.get(0))?)
 }
 
 /// The run that an earlier, identical request made.
@@ -125,7 +140,9 @@ fn confirmed_dag(tx: &Tx<'_>, definition: i64) -> Answer<i64> {
     let (dag_key, status) = tx
         .conn
         .prepare_cached("SELECT dag_key, status FROM dag_definitions WHERE definition_key = ?1")?
-        .query_row([definition], |row| Ok((row.get(0)?, parsed(row, 1, RevisionStatus::from_word)?)))?;
+        .query_row([definition], |row| Ok((row.get(0)?, parsed(row, 1, RevisionStatus::from_word)?)))
+        .optional()?
+        .ok_or_else(|| Refusal::new(ErrorCode::NotFound, format!("no definition {definition}")))?;
     match status {
         RevisionStatus::Confirmed => Ok(dag_key),
         RevisionStatus::Pending => {
@@ -172,6 +189,7 @@ fn insert(
     definition: &Definition,
     dag_key: i64,
     params: &Value,
+    counts_for: &str,
 ) -> Answer<RunKey> {
     let total = definition.dag.tasks.len();
     let first: i64 = tx
@@ -196,10 +214,10 @@ fn insert(
             "INSERT INTO dag_runs (run_key, run_id, dag_key, definition_key, number, status, params_json, priority,
                  max_parallel, attached, resumed_from, fates, created_by, created_at, deadline, first_position,
                  first_execution, tasks_total, tasks_left, completed, skipped, sinks_completed, at_node, traceparent,
-                 starter_proven)
+                 starter_proven, counts_for)
              VALUES (1 + max(coalesce((SELECT max(run_key) FROM dag_runs), 0),
                              coalesce((SELECT max(run_key) FROM pruned_runs), 0)), ?1, ?2, ?3, ?4, 'queued', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19,
-                 ?20, ?21, ?22, ?23)",
+                 ?20, ?21, ?22, ?23, ?24)",
         )?
         .execute(params![
             request.run_id.to_string(),
@@ -225,6 +243,7 @@ fn insert(
             request.at_node,
             request.traceparent,
             request.by_proven,
+            counts_for,
         ])?;
     let key = tx.conn.last_insert_rowid();
     tx.conn

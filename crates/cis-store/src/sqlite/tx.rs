@@ -58,6 +58,8 @@ pub(super) struct RunRow {
     pub(super) sinks_completed: u32,
     pub(super) window: u32,
     pub(super) paused: bool,
+    /// The identity it counts for; none of a run that was over when there were no quotas yet.
+    counts_for: Option<Box<str>>,
     /// The version it was last read or written with: the guard of the write.
     loaded: Version,
 }
@@ -286,6 +288,10 @@ impl<'a> Tx<'a> {
             row.window = 0;
         }
         let (version, reference) = (row.version, row.reference());
+        let counts_for = row.counts_for.take_if(|_| to.is_terminal());
+        if let Some(identity) = counts_for {
+            self.memory.usage.remove_run(&identity);
+        }
         self.event(key, None, version, step.word(), to.word(), told)?;
         if to.is_terminal() {
             self.ended.push(reference);
@@ -363,7 +369,7 @@ impl<'a> Tx<'a> {
                 // One table by its key: SQLite need not plan, so it never compiles this anew (see `claim::heads`).
                 "SELECT run_key, status, version, stop_reason, priority, max_parallel, fates, first_execution,
                         resumed_from, started_at, completed_at, deadline, tasks_left, completed, failed, debts,
-                        cancelled, skipped, sinks_completed, window, first_position, paused
+                        cancelled, skipped, sinks_completed, window, first_position, paused, counts_for
                  FROM dag_runs WHERE run_key = ?1",
             )?
             .query_row([key.0], |row| {
@@ -391,6 +397,7 @@ impl<'a> Tx<'a> {
                     window: row.get(19)?,
                     first_position: row.get(20)?,
                     paused: row.get(21)?,
+                    counts_for: row.get::<_, Option<String>>(22)?.map(Into::into),
                     loaded: Version(row.get(2)?),
                 })
             })

@@ -11,7 +11,7 @@ use cis_core::source::Timestamp;
 use cis_core::task::TaskStatus;
 use rusqlite::{OptionalExtension, Row};
 
-use super::reader::Reader;
+use super::reader::{PAGE_BYTES_MAX, Reader, text_bytes};
 use super::tx::parsed;
 use crate::port::Answer;
 use crate::rows::{RunRow, TaskRow, WaitingRow};
@@ -27,18 +27,21 @@ const WAITING_SQL: &str = "
            r.definition_key, t.execution_id - r.first_execution, t.execution_id, t.review_id, t.status,
            r.created_by, r.params_json";
 
+/// Where what its run was given stands in a row.
+const PARAMS: usize = 14;
+
 const NAMES_SQL: &str = "JOIN dag_runs r USING (run_key)
      JOIN dags d USING (dag_key) JOIN dag_definitions f USING (definition_key)";
 
 impl Reader {
-    /// Tasks after `after` that wait for a person, in the order they were made: at most `limit` of those in scopes
-    /// that `sees` lets through.
+    /// Tasks after `after` that wait for a person, in the order they were made: a page of at most `limit` of those in
+    /// scopes that `sees` lets through, and whether there are more.
     pub fn waiting(
         &self,
         sees: impl Fn(&Scope) -> bool,
         after: ExecutionId,
         limit: usize,
-    ) -> Answer<Vec<WaitingRow>> {
+    ) -> Answer<(Vec<WaitingRow>, bool)> {
         let mut statement = self.conn.prepare_cached(&format!(
             "{WAITING_SQL} FROM task_executions t INDEXED BY tasks_waiting {NAMES_SQL}
              WHERE t.status = 'waiting' AND r.status IN ('queued', 'running') AND t.execution_id > ?1
@@ -47,20 +50,25 @@ impl Reader {
         let mut rows = statement.query([after.0])?;
         // Many tasks that wait are often of one DAG.
         let mut definitions: BTreeMap<i64, Dag> = BTreeMap::new();
-        let mut found = Vec::new();
-        while let Some(row) = rows.next()?.filter(|_| found.len() < limit) {
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = rows.next()? {
             let (mut line, place) = waiting_line(row)?;
             if !sees(&line.scope) {
                 continue;
             }
+            if found.len() >= limit || bytes >= PAGE_BYTES_MAX {
+                return Ok((found, true));
+            }
+            bytes += text_bytes(row, PARAMS)?;
             let dag = match definitions.entry(place.definition) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(unknown) => unknown.insert(self.definition(place.definition)?),
             };
             describe(&mut line.shown, dag, place.ix);
+            bytes += line.prompt.as_ref().map_or(0, String::len);
             found.push(line);
         }
-        Ok(found)
+        Ok((found, false))
     }
 
     /// The task that a review id is about, whether it still waits or not, and how it stands.
@@ -104,7 +112,7 @@ fn waiting_line(row: &Row<'_>) -> rusqlite::Result<(WaitingRow, Place)> {
         input: BTreeMap::new(),
         published_by: row.get(5)?,
         started_by: row.get(13)?,
-        params: parsed(row, 14, |t| serde_json::from_str(t).ok())?,
+        params: parsed(row, PARAMS, |t| serde_json::from_str(t).ok())?,
         waiting_since: Timestamp(row.get(6)?),
         answer_by: row.get::<_, Option<i64>>(7)?.map(Timestamp),
         on_timeout: None,

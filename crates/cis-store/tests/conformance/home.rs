@@ -67,7 +67,8 @@ impl Home {
         self.dir.path().join("dag.db")
     }
 
-    fn reader(&self) -> Reader {
+    /// For what has no short word here.
+    pub(crate) fn reader(&self) -> Reader {
         Reader::open(&self.file()).expect("a reader")
     }
 

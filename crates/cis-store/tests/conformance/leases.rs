@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cis_core::dag::{Kind, More, Task};
 use cis_core::error::ErrorCode;
 use cis_core::id::Scope;
-use cis_core::retry::Failure;
+use cis_core::retry::{FREE_RELEASES, Failure, TAKEOVERS};
 use cis_core::run::StopReason;
 use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
@@ -243,15 +243,31 @@ pub(crate) fn a_result_told_again_is_the_same_answer(w: &mut World) {
     assert_eq!(w.story(run), "running: completed ready ready");
 }
 
-pub(crate) fn what_is_given_back_costs_no_try(w: &mut World) {
+pub(crate) fn first_releases_of_a_task_cost_no_try(w: &mut World) {
     let run = w.go(&dag("d", vec![external("a", &[], &[])]));
-    for _ in 0..9 {
+    for _ in 0..FREE_RELEASES {
         let held = claim_one(w, "ann");
         assert_eq!(conclude(w, &held, "ann", Ending::Released, None).unwrap().status, TaskStatus::Ready);
     }
     let held = claim_one(w, "bob");
     assert_eq!(conclude(w, &held, "bob", failed("no"), None).unwrap().status, TaskStatus::Failed);
     assert_eq!(w.look(run).tasks[0].cause.as_deref(), Some("no"));
+}
+
+/// Else a claim and a release, again and again, would go on for ever.
+pub(crate) fn releases_beyond_the_free_ones_end_the_task(w: &mut World) {
+    let run = w.go(&dag("d", vec![external("a", &[], &[])]));
+    for _ in 0..FREE_RELEASES + TAKEOVERS.max {
+        let held = claim_one(w, "ann");
+        assert_eq!(conclude(w, &held, "ann", Ending::Released, None).unwrap().status, TaskStatus::Ready);
+    }
+    let held = claim_one(w, "bob");
+    // Told again, it is the same answer.
+    for _ in 0..2 {
+        assert_eq!(conclude(w, &held, "bob", Ending::Released, None).unwrap().status, TaskStatus::Failed);
+    }
+    assert_eq!(w.look(run).tasks[0].cause.as_deref(), Some("given back"));
+    assert_eq!(w.story(run), "failed: failed");
 }
 
 pub(crate) fn a_holder_is_told_to_stop(w: &mut World) {

@@ -5,6 +5,8 @@
 //! | `publish` | revisions and decisions about them |
 //! | `once` | decisions by name, and requests that are done once |
 //! | `reviews` | decisions by review id |
+//! | `quotas` | how much one identity may have waiting |
+//! | `revisions` | public texts, and rows of revisions that were turned down |
 //! | `runs` | creating runs |
 //! | `claims` | order, filters, windows, fences |
 //! | `leases` | tasks that somebody outside holds |
@@ -36,9 +38,11 @@ mod outcomes;
 mod pausing;
 mod pruning;
 mod publish;
+mod quotas;
 mod resume;
 mod retries;
 mod reviews;
+mod revisions;
 mod runs;
 mod stopping;
 #[path = "../support/mod.rs"]
@@ -82,6 +86,19 @@ suite! {
         a_run_is_started_and_stopped_once,
         an_answer_is_kept_for_a_day,
     }
+    quotas {
+        publishing_is_refused_at_the_limit_of_pending_revisions,
+        an_expired_revision_frees_its_place,
+        publishing_is_refused_at_the_limit_of_pending_bytes,
+        starting_is_refused_at_the_limit_of_unfinished_runs,
+        a_confirmed_run_counts_for_its_publisher,
+        a_refusal_for_a_quota_is_not_kept_under_a_key,
+    }
+    revisions {
+        definitions_of_rejected_and_expired_revisions_are_removed,
+        many_definitions_are_removed_in_chunks,
+        a_kept_public_text_is_what_would_be_made,
+    }
     reviews {
         every_opening_has_a_review_id_of_its_own,
         a_decision_by_review_id_is_about_that_revision_alone,
@@ -123,7 +140,8 @@ suite! {
         whoever_takes_over_is_told_how_far_it_was,
         takeovers_come_to_an_end,
         a_result_told_again_is_the_same_answer,
-        what_is_given_back_costs_no_try,
+        first_releases_of_a_task_cost_no_try,
+        releases_beyond_the_free_ones_end_the_task,
         a_holder_is_told_to_stop,
         a_holder_has_the_tasks_own_time,
         leases_outlive_a_restart_and_begin_anew_after_a_boot,

@@ -11,7 +11,7 @@ use cis_store::port::{
 use crate::fixture::{World, code};
 use crate::support::{self, dag, run_id, task};
 
-fn decide(w: &World, id: &str, by: &str, run: u64) -> Decide {
+pub(crate) fn decide(w: &World, id: &str, by: &str, run: u64) -> Decide {
     Decide {
         key: None,
         scope: Scope::global(),

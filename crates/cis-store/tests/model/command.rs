@@ -8,7 +8,7 @@ use cis_store::port::{Ending, Fate, Recorded, RevisionStatus};
 
 use crate::answer::Answer;
 use crate::coverage::Reached;
-use crate::model::{At, Model, Revision};
+use crate::model::{At, Model, QUOTAS, Revision};
 use crate::run::{Node, Place, Run};
 
 /// Something a caller asks.
@@ -184,6 +184,11 @@ impl Model {
             self.reached.push(Reached::Conflict);
             return Answer::Refused(ErrorCode::ContentConflict);
         }
+        let pending = |revision: &&Revision| revision.status == RevisionStatus::Pending;
+        if self.revisions.iter().filter(pending).count() >= QUOTAS.pending as usize {
+            self.reached.push(Reached::TooManyPending);
+            return Answer::Refused(ErrorCode::QuotaExceeded);
+        }
         if again {
             self.reached.push(Reached::AskedAgain);
         }
@@ -226,6 +231,11 @@ impl Model {
         }
         if let Some(code) = self.unconfirmed(start.revision) {
             return Answer::Refused(code);
+        }
+        let unfinished = self.runs.iter().filter(|run| !run.status.is_terminal()).count();
+        if unfinished >= QUOTAS.unfinished_runs as usize {
+            self.reached.push(Reached::TooManyRuns);
+            return Answer::Refused(ErrorCode::QuotaExceeded);
         }
         let tasks = self.contents[self.revisions[start.revision].content].tasks.len();
         let fates = start.fates.clone().unwrap_or_else(|| vec![Fate::Run; tasks]);

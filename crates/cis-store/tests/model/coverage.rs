@@ -21,6 +21,9 @@ pub(crate) enum Reached {
     RunQueueTimeout,
     Expired,
     Conflict,
+    /// A few times in all sequences only: the suite of cases has it in full.
+    TooManyPending,
+    TooManyRuns,
     AskedAgain,
     SameRunAgain,
     Carried,
@@ -51,7 +54,7 @@ pub(crate) enum Reached {
 
 impl Reached {
     /// What a store with chunks of the usual size must reach.
-    pub(crate) const WHOLE: [Self; 32] = [
+    pub(crate) const WHOLE: [Self; 33] = [
         Self::Retry,
         Self::FreeTry,
         Self::Skip,
@@ -67,6 +70,7 @@ impl Reached {
         Self::RunQueueTimeout,
         Self::Expired,
         Self::Conflict,
+        Self::TooManyRuns,
         Self::AskedAgain,
         Self::SameRunAgain,
         Self::Carried,

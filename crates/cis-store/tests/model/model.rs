@@ -11,11 +11,11 @@ use cis_core::dag::{Dag, Kind, OnTimeout, Policy};
 use cis_core::error::ErrorCode;
 use cis_core::policy;
 use cis_core::readiness::{self, Skip, Verdict};
-use cis_core::retry::{self, Decision, Failure};
+use cis_core::retry::{self, Decision, Failure, Tries};
 use cis_core::run::{RunMove, RunStatus, StopReason};
 use cis_core::source::{Millis, Timestamp};
 use cis_core::task::{TaskMove, TaskStatus};
-use cis_store::port::{Ending, Fate, RevisionStatus};
+use cis_store::port::{Ending, Fate, Quotas, RevisionStatus};
 
 use crate::answer::{Answer, Picture};
 use crate::coverage::Reached;
@@ -23,6 +23,9 @@ use crate::run::{Node, Place, Run};
 
 /// A run's place in the order of runs, and a task's place in its file.
 pub(crate) type At = (usize, usize);
+
+/// What the one identity that publishes and starts may have waiting: so little that sequences get there.
+pub(crate) const QUOTAS: Quotas = Quotas { pending: 2, pending_bytes: u64::MAX, unfinished_runs: 3 };
 
 /// Everything the store should hold.
 #[derive(Debug, Clone)]
@@ -384,10 +387,7 @@ impl Model {
                 self.task_ended(at);
                 return status;
             }
-            Ending::Released => {
-                self.try_again(at, Millis(0), true);
-                return TaskStatus::Ready;
-            }
+            Ending::Released => Failure::Released,
             Ending::Stopped => Failure::Interrupted,
             Ending::Failed { failure, .. } => *failure,
         };
@@ -398,12 +398,10 @@ impl Model {
         let (run, ix) = at;
         let task = self.runs[run].task(ix).clone();
         let node = &self.runs[run].tasks[ix];
-        let used = node.attempt - node.free_tries;
-        let takeovers = (failure == Failure::LeaseLost).then_some(&retry::TAKEOVERS);
-        let retry = task.more().retry.as_ref().or(takeovers);
-        let step = match retry::decide(retry, task.idempotent, used, failure, 0) {
-            Decision::TryAgain { wait } => {
-                self.try_again(at, wait, task.idempotent && failure == Failure::Interrupted);
+        let tries = Tries { begun: node.attempt, free: node.free_tries };
+        let step = match retry::decide(task.more().retry.as_ref(), task.idempotent, tries, failure, 0) {
+            Decision::TryAgain { wait, free } => {
+                self.try_again(at, wait, free);
                 return TaskStatus::Ready;
             }
             Decision::Failed => TaskMove::Fail,

@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use crate::answer::{Answer, Picture};
 use crate::command::{Command, Start, Told};
 use crate::coverage::{self, Reached};
-use crate::model::{At, Model};
+use crate::model::{At, Model, QUOTAS};
 use crate::support;
 
 /// A store on a file of its own, and what its caller remembers.
@@ -47,6 +47,7 @@ impl Real {
         let file = dir.path().join("dag.db");
         let chunks = if chopped { Chunks { rows: 2, told_at_once: 1, fences: 3 } } else { Chunks::default() };
         let store = SqliteStore::open_in_chunks(&file, Durability::Process, chunks).expect("a store");
+        let store = store.within(Some(QUOTAS));
         let epoch = runtime.block_on(store.open_epoch(now, support::boot(now))).expect("an epoch").epoch;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let onlooker = Connection::open_with_flags(&file, flags).expect("an onlooker");
@@ -257,7 +258,7 @@ impl Real {
     fn reopen(&mut self, now: Timestamp) -> Result<Answer, Answer> {
         self.store.take().expect("an open store").close();
         let store = SqliteStore::open_in_chunks(&self.file(), Durability::Process, self.chunks);
-        self.store = Some(store.expect("a store"));
+        self.store = Some(store.expect("a store").within(Some(QUOTAS)));
         self.rows_by_beat.clear();
         let opening = self.ask(|store| store.open_epoch(now, support::boot(now)))?;
         assert!(opening.epoch > self.epoch);

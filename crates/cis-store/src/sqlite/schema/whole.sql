@@ -31,7 +31,7 @@ CREATE TABLE dag_definitions (
     created_by     TEXT    NOT NULL,
     created_at     INTEGER NOT NULL,
     updated_at     INTEGER NOT NULL,
-    expires_at     INTEGER, review_id TEXT, publisher_proven INTEGER NOT NULL DEFAULT 1 CHECK (publisher_proven IN (0, 1)),
+    expires_at     INTEGER, review_id TEXT, publisher_proven INTEGER NOT NULL DEFAULT 1 CHECK (publisher_proven IN (0, 1)), stored_bytes INTEGER NOT NULL DEFAULT 0, removed_at INTEGER CHECK (removed_at IS NULL OR status IN ('rejected', 'expired')),
     UNIQUE (dag_key, revision)
 ) STRICT;
 CREATE TABLE dag_runs (
@@ -66,7 +66,7 @@ CREATE TABLE dag_runs (
     skipped         INTEGER NOT NULL DEFAULT 0,
     sinks_completed INTEGER NOT NULL DEFAULT 0,
     -- Tasks that are claimable or live; kept only where max_parallel is set, and never above it.
-    window          INTEGER NOT NULL DEFAULT 0 CHECK (window >= 0), paused INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)), at_node INTEGER NOT NULL DEFAULT 0 CHECK (at_node IN (0, 1)), traceparent TEXT, last_position INTEGER, starter_proven INTEGER NOT NULL DEFAULT 1 CHECK (starter_proven IN (0, 1)),
+    window          INTEGER NOT NULL DEFAULT 0 CHECK (window >= 0), paused INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)), at_node INTEGER NOT NULL DEFAULT 0 CHECK (at_node IN (0, 1)), traceparent TEXT, last_position INTEGER, starter_proven INTEGER NOT NULL DEFAULT 1 CHECK (starter_proven IN (0, 1)), counts_for TEXT,
     UNIQUE (dag_key, number),
     CHECK ((completed_at IS NOT NULL) = (status IN ('completed', 'failed') OR status IN ('cancelled', 'timed_out'))),
     CHECK (max_parallel IS NULL OR window <= max_parallel)
@@ -165,6 +165,10 @@ CREATE TABLE prunings (
     next_execution  INTEGER NOT NULL,
     last_execution  INTEGER NOT NULL
 ) STRICT;
+CREATE TABLE public_definitions (
+    definition_key INTEGER PRIMARY KEY REFERENCES dag_definitions,
+    text           TEXT    NOT NULL
+) STRICT;
 CREATE TABLE "queues" (
     queue_key INTEGER PRIMARY KEY,
     kind      TEXT NOT NULL,
@@ -252,7 +256,8 @@ CREATE TABLE tokens (
 ) STRICT;
 CREATE INDEX dags_recent ON dags (updated_at);
 CREATE INDEX definitions_expiring ON dag_definitions (expires_at) WHERE status = 'pending' AND expires_at IS NOT NULL;
-CREATE INDEX definitions_pending ON dag_definitions (created_at) WHERE status = 'pending';
+CREATE INDEX definitions_pending ON dag_definitions (created_by, stored_bytes) WHERE status = 'pending';
+CREATE INDEX definitions_removable ON dag_definitions (updated_at) WHERE status IN ('rejected', 'expired') AND removed_at IS NULL;
 CREATE UNIQUE INDEX definitions_review ON dag_definitions (review_id) WHERE review_id IS NOT NULL;
 CREATE INDEX keys_old ON idempotency_keys (created_at);
 CREATE INDEX leases_expiring ON leases (subject_kind, expires);
@@ -261,7 +266,7 @@ CREATE INDEX outbox_due ON outbox (way, due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX outbox_given_up ON outbox (given_up_at) WHERE given_up_at IS NOT NULL;
 CREATE INDEX runs_due ON dag_runs (deadline) WHERE completed_at IS NULL AND deadline IS NOT NULL;
 CREATE INDEX runs_resuming ON dag_runs (resumed_from) WHERE completed_at IS NULL AND resumed_from IS NOT NULL;
-CREATE INDEX runs_unfinished ON dag_runs (run_key) WHERE completed_at IS NULL;
+CREATE INDEX runs_unfinished ON dag_runs (counts_for) WHERE completed_at IS NULL;
 CREATE INDEX steps_of_run ON steps (run_key);
 CREATE INDEX tasks_backing_off ON task_executions (not_before) WHERE status = 'ready' AND hold = 2;
 CREATE INDEX tasks_claimable ON task_executions (queue_key, priority DESC, ready_order)
