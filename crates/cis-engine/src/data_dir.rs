@@ -125,6 +125,11 @@ impl DataDir {
         self.outputs().join(format!("{execution}.{fence}"))
     }
 
+    /// Where values for an attempt are that its environment cannot hold, a file each.
+    pub fn values(&self, execution: i64, fence: i64) -> PathBuf {
+        self.outputs().join(format!("{execution}.{fence}.values"))
+    }
+
     /// Where attempts may write their outputs.
     pub fn outputs(&self) -> PathBuf {
         self.root.join("outputs")

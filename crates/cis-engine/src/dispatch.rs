@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use cis_core::dag::{Kind, SkillCall};
 use cis_core::source::{Millis, Timestamp};
 use cis_core::template::{self, Scene};
-use cis_runner::protocol::{AttemptKey, Lane, Start};
+use cis_runner::exec_limit::fits_variable;
+use cis_runner::log;
+use cis_runner::protocol::{AttemptKey, FRAME_MAX, Lane, Start};
 use cis_store::Durability;
 use cis_store::port::Claimed;
 use serde_json::{Value, json};
@@ -15,6 +17,10 @@ use serde_json::{Value, json};
 use crate::context::Context;
 use crate::data_dir::DataDir;
 use crate::skill::checked::CheckedSkills;
+use crate::value_files::ValueFiles;
+
+/// What a message has around what it carries.
+const FRAME_MARGIN: usize = 1 << 10;
 
 /// What every attempt gets unless its task says otherwise.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +29,23 @@ pub struct Limits {
     pub grace: Millis,
     /// Output kept per attempt.
     pub log_cap_bytes: u64,
+}
+
+/// What is kept of a task's output over all its attempts, in caps of one attempt.
+const LOG_BUDGET_CAPS: u64 = 4;
+
+/// What is kept of an attempt, however much those before it printed: what went wrong in the last one is what is looked for.
+const LOG_ATTEMPT_BYTES_MIN: u64 = 64 << 10;
+
+impl Limits {
+    /// How long the log of an attempt may become: what those before it, of the same task, left of the task's budget. Looks at
+    /// their files.
+    pub(crate) fn log_cap(&self, data_dir: &DataDir, run: i64, execution: i64, attempt: u32) -> u64 {
+        let stored = |earlier| log::stored_bytes(&data_dir.log(run, execution, earlier));
+        let budget = self.log_cap_bytes.saturating_mul(LOG_BUDGET_CAPS);
+        let left = (1..attempt).map(stored).fold(budget, u64::saturating_sub);
+        left.max(LOG_ATTEMPT_BYTES_MIN).min(self.log_cap_bytes)
+    }
 }
 
 impl Default for Limits {
@@ -37,16 +60,43 @@ pub(crate) struct Dispatch {
     data_dir: DataDir,
     limits: Limits,
     skills: CheckedSkills,
+    values: ValueFiles,
 }
 
 impl Dispatch {
     pub(crate) fn new(data_dir: DataDir, limits: Limits, durability: Durability) -> Self {
         let skills = CheckedSkills::new(&data_dir, durability);
-        Self { data_dir, limits, skills }
+        let values = ValueFiles::new(data_dir.clone());
+        Self { data_dir, limits, skills, values }
+    }
+
+    /// Remembers an attempt that an earlier coordinator started.
+    pub(crate) fn adopt(&mut self, key: AttemptKey) {
+        self.values.adopt(key);
+    }
+
+    /// Removes what an attempt was given in files: it is over.
+    pub(crate) fn remove_values(&mut self, key: AttemptKey) {
+        self.values.remove(key);
     }
 
     /// The attempt to start, or why it cannot be.
     pub(crate) fn start(
+        &mut self,
+        claim: &Claimed,
+        context: &Context,
+        tied: bool,
+        lane: Option<Lane>,
+        now: Timestamp,
+    ) -> Result<Start, String> {
+        let started = self.try_start(claim, context, tied, lane, now);
+        if started.is_err() {
+            self.remove_values(key_of(claim));
+        }
+        started
+    }
+
+    fn try_start(
         &mut self,
         claim: &Claimed,
         context: &Context,
@@ -72,9 +122,10 @@ impl Dispatch {
             }
             Kind::Approval(_) => return Err("an approval starts no process".to_owned()),
         };
+        let key = key_of(claim);
+        self.values.place(key, &mut env)?;
         self.cookies(claim, &mut env);
-        let key = AttemptKey { execution: claim.execution.0, fence: claim.fence.0 };
-        Ok(Start {
+        let start = Start {
             key,
             context: claim.run.key.0,
             argv,
@@ -84,11 +135,18 @@ impl Dispatch {
             log: DataDir::log_name(claim.run.key.0, claim.execution.0, claim.attempt),
             timeout_ms: more.timeout.map(|limit| limit.0),
             grace_ms: more.grace.unwrap_or(self.limits.grace).0,
-            log_cap_bytes: self.limits.log_cap_bytes,
+            log_cap_bytes: self.limits.log_cap(
+                &self.data_dir,
+                claim.run.key.0,
+                claim.execution.0,
+                claim.attempt,
+            ),
             tied,
             detach: task.detach,
             lane,
-        })
+        };
+        check_size(&start)?;
+        Ok(start)
     }
 
     /// How a task knows itself, and how its processes are known to be its own.
@@ -107,7 +165,7 @@ impl Dispatch {
         ]);
     }
 
-    /// A skill's program, with its input on stdin and in `CIS_INPUT`.
+    /// A skill's program, with its input on stdin and in `CIS_INPUT`, or in the file `CIS_INPUT_FILE` where it is too long.
     fn skill(
         &mut self,
         claim: &Claimed,
@@ -123,8 +181,38 @@ impl Dispatch {
         let input = template::fill_json(&call.input, scene).map_err(|e| format!("input {e}"))?.to_string();
         env.extend(skill.env());
         env.push(("CIS_TASK_NAME".to_owned(), claim.task().title().to_owned()));
-        env.push(("CIS_INPUT".to_owned(), input.clone()));
+        match fits_variable("CIS_INPUT", &input) {
+            true => env.push(("CIS_INPUT".to_owned(), input.clone())),
+            false => {
+                let path = self.values.write(key_of(claim), "CIS_INPUT", &input)?;
+                env.push(("CIS_INPUT_FILE".to_owned(), path));
+            }
+        }
         Ok((argv, Some(input)))
+    }
+}
+
+fn key_of(claim: &Claimed) -> AttemptKey {
+    AttemptKey { execution: claim.execution.0, fence: claim.fence.0 }
+}
+
+/// Refuses what the runner could not be told of: it would take no message of that size.
+fn check_size(start: &Start) -> Result<(), String> {
+    let env: usize = start.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let text =
+        env + start.argv.iter().map(String::len).sum::<usize>() + start.stdin.as_ref().map_or(0, String::len);
+    // A character takes six bytes at most, as `\u0000`.
+    if text < FRAME_MAX / 8 {
+        return Ok(());
+    }
+    let message = serde_json::to_vec(start).map_or(usize::MAX, |message| message.len());
+    match message <= FRAME_MAX - FRAME_MARGIN {
+        true => Ok(()),
+        false => Err(format!(
+            "command, environment ({env} bytes) and input are too much together: at most {} MiB go to a process at once; hand \
+             large values on in files",
+            FRAME_MAX >> 20
+        )),
     }
 }
 

@@ -6,16 +6,12 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use cis_core::did::Did;
+use cis_core::did::{Did, key_fingerprint};
 use cis_core::error::{ErrorCode, Refusal};
 use ed25519_dalek::SigningKey;
 
 use crate::data_dir::{DataDir, hex, write_once};
 use crate::system;
-use crate::token::sha256_hex;
-
-/// Hexadecimal digits of a public key's hash in a DID: 128 bits, beyond anybody's reach to meet by trying.
-const FINGERPRINT_DIGITS: usize = 32;
 
 /// Who a node is, as far as anybody may know.
 #[derive(Debug, Clone)]
@@ -43,10 +39,16 @@ impl Identity {
         let text = key.map_err(|e| unable("read", &path, &e))?;
         let public_key = public_key(&text).ok_or_else(|| broken(&path))?;
         let mode = fs::metadata(&path).map_err(|e| unable("read", &path, &e))?.permissions().mode();
-        let fingerprint = &sha256_hex(&public_key)[..FINGERPRINT_DIGITS];
-        let did =
-            Did::new(name, fingerprint).map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
+        let did = Did::new(name, &key_fingerprint(&public_key))
+            .map_err(|e| Refusal::new(ErrorCode::Internal, e.to_string()))?;
         Ok(Self { did, public_key: hex(&public_key), path, is_exposed: mode & 0o077 != 0 })
+    }
+
+    /// The private key, to sign with.
+    pub(crate) fn signing_key(&self) -> Result<SigningKey, Refusal> {
+        let text = fs::read_to_string(&self.path).map_err(|e| unable("read", &self.path, &e))?;
+        let private = text.lines().next().and_then(from_hex).ok_or_else(|| broken(&self.path))?;
+        Ok(SigningKey::from_bytes(&private))
     }
 }
 

@@ -16,6 +16,7 @@
 //! | [`command`] | everything a caller can ask of a coordinator |
 //! | [`coordinator`] | the loop that decides what happens next |
 //! | `dispatch` | from a claimed task to a process to start |
+//! | `value_files` | values that an environment may be too small for |
 //! | `report` | from an ended process to what the store records |
 //! | `runner_link`, `quiet` | the connection to the runner |
 //! | [`server`], [`client`] | commands over `cis.sock` |
@@ -35,6 +36,7 @@
 //! | [`context`] | the environment and directory a run starts its tasks in |
 //! | [`skill`] | finding, describing and pinning skills |
 //! | [`identity`] | a node's key and its DID |
+//! | [`proof`] | proving that identity to a client |
 //! | [`token`] | making tokens |
 //! | [`machine`], [`system`] | what a coordinator finds around it; the real clock and randomness |
 //! | `wire` | how commands travel over `cis.sock` |
@@ -55,6 +57,7 @@ mod inspection;
 pub mod logs;
 pub mod machine;
 pub mod origin;
+pub mod proof;
 pub mod prune;
 mod quiet;
 pub mod recovery;
@@ -66,4 +69,5 @@ pub mod select;
 pub mod skill;
 pub mod system;
 pub mod token;
+mod value_files;
 pub mod why;

@@ -20,8 +20,18 @@ use cis_store::rows::{RunRow, TaskRow};
 use crate::data_dir::DataDir;
 use crate::select;
 
-/// Output read before it is handed on.
-const BATCH_BYTES: usize = 256 << 10;
+/// Lines handed on at once, by what they take as lines of JSON: a line that takes it over this is the last. A byte of output
+/// may become a hundred of JSON, so output that was read says nothing of what it comes to.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// What a line of JSON takes beyond its text and the name of its task.
+const LINE_JSON_BYTES: usize = 110;
+
+/// A line longer than this is told in parts.
+const LINE_BYTES_MAX: usize = 16 << 10;
+
+/// Output kept where the last lines are wanted: of longer ones, only the end.
+const TAIL_BYTES_MAX: usize = 1 << 20;
 
 /// Tasks and events looked at at once.
 const PAGE: u32 = 1_000;
@@ -59,6 +69,8 @@ pub struct Lines {
     tasks: Vec<TaskIx>,
     wanted: Wanted,
     stage: Stage,
+    /// The last lines of an attempt, to tell before anything else is read.
+    found: VecDeque<LogLine>,
     /// Attempts to read before anything else is looked at.
     queue: VecDeque<Piece>,
     /// Logs of attempts that are not over, by task and attempt.
@@ -96,11 +108,15 @@ struct Piece {
     tail: Option<usize>,
 }
 
-/// Where reading a log stands, and the line each stream has not ended.
+/// Where reading a log stands, and what each stream has printed that is not told yet.
 #[derive(Debug, Default)]
 struct Open {
     position: log::Position,
     partial: [Vec<u8>; 3],
+    /// Of its last line a part has been told.
+    is_split: [bool; 3],
+    /// The stream that may have whole lines left, and when they were read: the batch was full.
+    left: Option<(Stream, Timestamp)>,
 }
 
 /// A stream as callers see it.
@@ -132,6 +148,7 @@ impl Lines {
             tasks,
             wanted,
             stage: Stage::First(None),
+            found: VecDeque::new(),
             queue: VecDeque::new(),
             open: HashMap::new(),
             next: HashMap::new(),
@@ -143,8 +160,11 @@ impl Lines {
     /// The next lines.
     pub fn next(&mut self, reader: &Reader) -> Result<Next, Refusal> {
         loop {
-            while let Some(piece) = self.queue.front().copied() {
-                let lines = self.read(piece)?;
+            while !self.found.is_empty() || !self.queue.is_empty() {
+                let lines = match self.queue.front().copied() {
+                    Some(piece) if self.found.is_empty() => self.read(piece)?,
+                    _ => self.take_found(),
+                };
                 if !lines.is_empty() {
                     // Much may happen while they are told: it is quiet only if a look after that finds nothing.
                     if matches!(self.stage, Stage::Rest) {
@@ -167,18 +187,18 @@ impl Lines {
 
     /// Finds what is there: the tasks that were named, or all of them, a page at a time.
     fn look_through(&mut self, reader: &Reader, after: Option<TaskIx>) -> Result<(), Refusal> {
-        let page = match self.tasks.as_slice() {
+        let (page, more) = match self.tasks.as_slice() {
             [] => reader.task_page(&self.run, None, after, PAGE)?,
             named => {
                 let rows = named.iter().map(|ix| reader.task(&self.run, *ix));
-                rows.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect()
+                (rows.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect(), false)
             }
         };
         for task in &page {
             self.enqueue(task, task.attempt, self.wanted.tail);
         }
         self.stage = match page.last() {
-            Some(last) if page.len() == PAGE as usize => Stage::First(Some(last.key)),
+            Some(last) if more => Stage::First(Some(last.key)),
             _ if self.wanted.follow => Stage::Again,
             _ => Stage::Done,
         };
@@ -249,7 +269,9 @@ impl Lines {
             task_id: self.dag.tasks[piece.task.index()].id.as_str(),
             piece,
             wanted: &self.wanted,
-            lines: Vec::new(),
+            lines: VecDeque::new(),
+            bytes: 0,
+            ends: 0,
         };
         let whole = match log::Reader::resume(&path, open.position) {
             Ok(log) => open.take(log, &mut out).map_err(unreadable)?,
@@ -263,7 +285,7 @@ impl Lines {
             let missing = piece.bytes.map_or(0, |bytes| bytes.saturating_sub(open.position.told()));
             out.cut(missing);
         }
-        let lines = out.told();
+        let lines = out.lines;
         if whole {
             self.queue.pop_front();
         }
@@ -272,7 +294,23 @@ impl Lines {
         } else {
             self.open.insert((piece.task, piece.attempt), open);
         }
-        Ok(lines)
+        if piece.tail.is_some() {
+            self.found = lines;
+            return Ok(self.take_found());
+        }
+        Ok(lines.into())
+    }
+
+    /// As many of the last lines that were found as make a batch.
+    fn take_found(&mut self) -> Vec<LogLine> {
+        let mut bytes = 0;
+        let fits = |line: &&LogLine| {
+            let room = bytes < BATCH_BYTES;
+            bytes += json_bytes(line);
+            room
+        };
+        let count = self.found.iter().take_while(fits).count();
+        self.found.drain(..count).collect()
     }
 }
 
@@ -283,7 +321,11 @@ fn unreadable(e: io::Error) -> Refusal {
 impl Open {
     /// Reads on, a batch at most; true once there is no more at present.
     fn take(&mut self, mut log: log::Reader, out: &mut Out<'_>) -> io::Result<bool> {
-        let mut bytes = 0;
+        if let Some((stream, at)) = self.left.take()
+            && !self.tell_lines(stream, at, out)
+        {
+            return Ok(false);
+        }
         let whole = loop {
             match log.next().transpose()? {
                 None => break true,
@@ -292,10 +334,9 @@ impl Open {
                     out.cut(bytes);
                 }
                 Some(Entry::Record(record)) => {
-                    bytes += record.bytes.len();
-                    self.record(&record, out);
+                    self.partial[place(record.stream)].extend_from_slice(&record.bytes);
                     // Between two records: a cut that was told is not told again.
-                    if bytes >= BATCH_BYTES && out.piece.tail.is_none() {
+                    if !self.tell_lines(record.stream, Timestamp(record.at_ms), out) {
                         break false;
                     }
                 }
@@ -305,26 +346,62 @@ impl Open {
         Ok(whole)
     }
 
-    fn record(&mut self, record: &log::Record, out: &mut Out<'_>) {
-        let partial = &mut self.partial[place(record.stream)];
-        partial.extend_from_slice(&record.bytes);
+    /// Tells the lines that have ended, and of one that is too long what there is; false if the batch is full.
+    fn tell_lines(&mut self, stream: Stream, at: Timestamp, out: &mut Out<'_>) -> bool {
+        let (partial, is_split) = (&mut self.partial[place(stream)], &mut self.is_split[place(stream)]);
         let mut from = 0;
-        while let Some(length) = partial[from..].iter().position(|byte| *byte == b'\n') {
-            out.line(record.stream, Some(Timestamp(record.at_ms)), &partial[from..from + length]);
-            from += length + 1;
-        }
+        let goes_on = loop {
+            if out.is_full() {
+                self.left = Some((stream, at));
+                break false;
+            }
+            let rest = &partial[from..];
+            let start = &rest[..rest.len().min(LINE_BYTES_MAX + 1)];
+            match start.iter().position(|byte| *byte == b'\n') {
+                Some(length) => {
+                    out.line(stream, Some(at), &rest[..length], false);
+                    *is_split = false;
+                    from += length + 1;
+                }
+                None if rest.len() > LINE_BYTES_MAX => {
+                    let length = floor_char_boundary(rest, LINE_BYTES_MAX);
+                    out.line(stream, Some(at), &rest[..length], true);
+                    *is_split = true;
+                    from += length;
+                }
+                None => break true,
+            }
+        };
         partial.drain(..from);
+        goes_on
     }
 
     /// Tells what was left without a line end.
     fn end(&mut self, out: &mut Out<'_>) {
         for stream in Stream::ALL {
             let rest = std::mem::take(&mut self.partial[place(stream)]);
-            if !rest.is_empty() {
-                out.line(stream, None, &rest);
+            let is_split = std::mem::take(&mut self.is_split[place(stream)]);
+            if !rest.is_empty() || is_split {
+                out.line(stream, None, &rest, false);
             }
         }
     }
+}
+
+/// The last place at or before `at` where no character is split, if what is there is text.
+fn floor_char_boundary(bytes: &[u8], at: usize) -> usize {
+    let continues = |at: &usize| bytes.get(*at).is_some_and(|byte| byte & 0xC0 == 0x80);
+    (at.saturating_sub(3)..=at).rev().find(|at| !continues(at)).unwrap_or(at)
+}
+
+/// What a line takes as JSON, or a little more.
+fn json_bytes(line: &LogLine) -> usize {
+    let escaped = |byte: u8| match byte {
+        0..0x20 => 6,
+        b'"' | b'\\' => 2,
+        _ => 1,
+    };
+    LINE_JSON_BYTES + line.task_id.len() + line.text.bytes().map(escaped).sum::<usize>()
 }
 
 fn place(stream: Stream) -> usize {
@@ -340,84 +417,44 @@ struct Out<'l> {
     task_id: &'l str,
     piece: Piece,
     wanted: &'l Wanted,
-    lines: Vec<LogLine>,
+    lines: VecDeque<LogLine>,
+    /// What they take as JSON.
+    bytes: usize,
+    /// How many of them end a line, as those do that are not told in parts.
+    ends: usize,
 }
 
 impl Out<'_> {
-    fn line(&mut self, stream: Stream, at: Option<Timestamp>, text: &[u8]) {
+    /// There is a batch; never so where only the last lines are wanted, as the last are not known before the end.
+    fn is_full(&self) -> bool {
+        self.piece.tail.is_none() && self.bytes >= BATCH_BYTES
+    }
+
+    fn line(&mut self, stream: Stream, at: Option<Timestamp>, text: &[u8], continues: bool) {
         if self.wanted.stream.is_some_and(|wanted| wanted != stream) {
             return;
         }
         let (task_id, attempt) = (self.task_id.to_owned(), self.piece.attempt);
         let text = String::from_utf8_lossy(text).into_owned();
-        self.lines.push(LogLine { task_id, attempt, stream: shown_stream(stream), at, text });
-        // Cut now and then only, so that each line is moved a few times at most.
-        if let Some(tail) = self.piece.tail.filter(|tail| self.lines.len() > 2 * tail) {
-            self.lines.drain(..self.lines.len() - tail);
+        let line = LogLine { task_id, attempt, stream: shown_stream(stream), at, text, continues };
+        self.bytes += json_bytes(&line);
+        self.ends += usize::from(!continues);
+        self.lines.push_back(line);
+        let Some(tail) = self.piece.tail else { return };
+        while self.ends > tail || (self.bytes > TAIL_BYTES_MAX && self.lines.len() > 1) {
+            let Some(first) = self.lines.pop_front() else { return };
+            self.bytes -= json_bytes(&first);
+            self.ends -= usize::from(!first.continues);
         }
     }
 
     /// Says that something is not there.
     fn cut(&mut self, bytes: u64) {
         if bytes > 0 {
-            self.line(Stream::Runner, None, format!("… {bytes} bytes were cut here …").as_bytes());
+            self.line(Stream::Runner, None, format!("… {bytes} bytes were cut here …").as_bytes(), false);
         }
-    }
-
-    fn told(mut self) -> Vec<LogLine> {
-        let tail = self.piece.tail.unwrap_or(usize::MAX);
-        let over = self.lines.len().saturating_sub(tail);
-        self.lines.drain(..over);
-        self.lines
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::coordinator::{KINDS, tests};
-    use crate::report;
-    use cis_core::id::RunKey;
-    use cis_core::source::BootTime;
-    use cis_runner::protocol::{AttemptKey, Ended, LogSummary, Outcome};
-    use cis_store::port::{Advance, Boot, Claim, CoordinatorStore as _};
-    use cis_store::{Durability, SqliteStore};
-
-    /// Whoever waits for the next change after it was quiet would wait for ever, if the last one came before that.
-    #[tokio::test(flavor = "current_thread")]
-    async fn it_is_not_quiet_if_the_run_ended_while_lines_were_told() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("dag.db");
-        let store = SqliteStore::open(&file, Durability::Process).unwrap();
-        tests::run(&store, "command = 'true'").await;
-        let now = Timestamp(2);
-        let epoch = store.open_epoch(now, Boot { id: "one".into(), now: BootTime(1) }).await.unwrap().epoch;
-        let (holder, kinds, capabilities) = ("local".to_owned(), KINDS.to_vec(), Vec::new());
-        let claim = Some(Claim { epoch, holder, limit: 1, kinds, scopes: None, capabilities });
-        let advanced = store.advance(Advance { reports: Vec::new(), claim, now }).await.unwrap();
-        let claimed = &advanced.claimed[0];
-        let (execution, fence) = (claimed.execution.0, claimed.fence.0);
-
-        let reader = Reader::open(&file).unwrap();
-        let of = reader.run(RunKey(1)).unwrap().unwrap();
-        let data_dir = DataDir::create(dir.path()).unwrap();
-        let path = data_dir.log(of.key.0, execution, 1);
-        let print = |offset: u64, text: &str| {
-            let (stream, bytes) = (Stream::Stdout, text.as_bytes().to_vec());
-            log::append(&path, 1 << 20, &log::Record { stream, at_ms: 1, offset, bytes }).unwrap();
-        };
-        let wanted = Wanted { follow: true, ..Wanted::default() };
-        let mut lines = Lines::open(&reader, data_dir, of, wanted).unwrap();
-        print(0, "one\n");
-        assert!(matches!(lines.next(&reader).unwrap(), Next::Lines(told) if told[0].text == "one"));
-        assert!(matches!(lines.next(&reader).unwrap(), Next::Quiet));
-        print(4, "two\n");
-        assert!(matches!(lines.next(&reader).unwrap(), Next::Lines(told) if told[0].text == "two"));
-        let (key, outcome) = (AttemptKey { execution, fence }, Outcome::Exited { code: 0 });
-        let log = LogSummary { bytes: 8, ..LogSummary::default() };
-        let ended = Ended { key, outcome, started_ms: 1, ended_ms: 2, log, outputs: None };
-        let reports = vec![report::report(ended, Some(claimed), 0)];
-        store.advance(Advance { reports, claim: None, now }).await.unwrap();
-        assert!(matches!(lines.next(&reader).unwrap(), Next::Over));
-    }
-}
+mod tests;

@@ -1,11 +1,13 @@
 //! Making room without being asked: a node that was told how long runs are kept, or how much room they may take, looks
 //! now and then whether something may go, and prunes it in chunks. Others come in between, so nobody waits for it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cis_api::run::PruneBody;
 use cis_core::error::Refusal;
-use cis_core::source::Millis;
+use cis_core::source::{Millis, Timestamp};
+use cis_store::TextSearch;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
@@ -22,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 const FEW: u32 = 10;
 
 /// How much is kept. Nothing said means everything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     /// Runs that ended longer ago than this go.
     pub max_age: Option<Millis>,
@@ -30,11 +32,16 @@ pub struct Retention {
     pub max_size: Option<u64>,
     /// But never the latest so many of each DAG.
     pub keep: u32,
+    /// Definitions of revisions that were rejected or expired longer ago than this go, whatever else is kept.
+    pub rejected_max_age: Millis,
 }
 
 /// Keeps to it until `leaving` becomes true. What a prune that was killed left is finished first, whatever is kept.
 pub async fn retain(app: App, retention: Retention, mut leaving: watch::Receiver<bool>) {
     let keeping = async {
+        if let Err(refusal) = keep_public_texts(&app).await {
+            tracing::warn!("public texts of definitions are not kept: {refusal}");
+        }
         loop {
             if let Err(refusal) = look(&app, retention).await {
                 tracing::warn!("cannot make room: {refusal}");
@@ -52,6 +59,7 @@ async fn look(app: &App, retention: Retention) -> Result<(), Refusal> {
     let now = app.now();
     let mut left = Pruning::new(PruneBody { limit: 0, ..everything_before(now, 0) });
     work_off(app, &mut left).await?;
+    remove_definitions(app, now.before(retention.rejected_max_age)).await?;
     if let Some(age) = retention.max_age {
         let mut old = Pruning::new(everything_before(now.before(age), retention.keep));
         work_off(app, &mut old).await?;
@@ -66,6 +74,43 @@ async fn look(app: &App, retention: Retention) -> Result<(), Refusal> {
             Ok(left)
         });
         tell(&skills.await?, "not needed");
+    }
+    Ok(())
+}
+
+/// Removes what revisions held that were turned down before `before`, a chunk at a time.
+async fn remove_definitions(app: &App, before: Timestamp) -> Result<(), Refusal> {
+    let mut removed = 0;
+    loop {
+        match app.remove_definitions(before).await? {
+            0 => break,
+            chunk => removed += chunk,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    if removed > 0 {
+        tracing::info!(definitions = removed, why = "rejected or expired", "removed definitions");
+    }
+    Ok(())
+}
+
+/// Keeps the public texts of large definitions that an earlier version published, or that a kill prevented: one at a time.
+async fn keep_public_texts(app: &App) -> Result<(), Refusal> {
+    let mut after = Some(0);
+    while let Some(from) = after {
+        let found = in_thread(app, move |app| {
+            let reader = app.reader()?;
+            let TextSearch { found, after } = reader.next_without_public_text(from)?;
+            // What was removed meanwhile needs none.
+            let found = found.and_then(|(key, hash)| Some((key, hash, reader.definition(key).ok()?)));
+            Ok((found, after))
+        });
+        let (found, next) = found.await?;
+        after = next;
+        if let Some((key, hash, dag)) = found {
+            app.keep_public_text(key, hash, Arc::new(dag)).await?;
+        }
+        tokio::time::sleep(PAUSE).await;
     }
     Ok(())
 }

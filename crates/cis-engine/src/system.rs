@@ -1,8 +1,10 @@
 //! The real clock and the real randomness: the one place that asks the machine for either.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::os::fd::AsFd;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cis_core::source::{BootTime, Clock, Random, Timestamp};
+use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 
 /// The machine's clock and random numbers.
@@ -34,7 +36,7 @@ impl Random for System {
 
 /// Bytes nobody can guess, or nothing: what a key is made of must not fall back to anything.
 #[allow(clippy::disallowed_methods, reason = "this is where randomness comes from")]
-pub(crate) fn secret() -> std::io::Result<[u8; 32]> {
+pub fn secret() -> std::io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
     Ok(bytes)
@@ -86,4 +88,24 @@ pub fn user() -> String {
 /// Is this the user of this process, or root? No other user is served on the socket of a data directory.
 pub fn is_own_user(uid: u32) -> bool {
     uid == rustix::process::getuid().as_raw() || uid == 0
+}
+
+/// How many files this process may have open.
+pub fn soft_file_limit() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// Has the kernel end a TCP connection whose peer has gone without a word for so long, also while nothing is sent on it.
+pub fn end_connection_when_silent(stream: &impl AsFd, silence: Duration) {
+    // Where the kernel has one of these not, writes to the connection fail later.
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, silence);
+    let _ = sockopt::set_tcp_keepintvl(stream, silence / 4);
+    let _ = sockopt::set_tcp_user_timeout(stream, u32::try_from(silence.as_millis()).unwrap_or(u32::MAX));
+}
+
+/// The soft limit of open files for a process that this one starts, where this one has raised its own.
+pub fn soft_file_limit_of_children() -> Option<u64> {
+    cis_runner::files::soft_limit_before()
 }

@@ -13,6 +13,7 @@ use cis_core::access::Caller;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::Scope;
 use cis_core::run::{RunStatus, StopReason};
+use cis_core::source::Timestamp;
 use cis_store::SqliteStore;
 use cis_store::port::{CoordinatorStore as _, Once, Prune, RunRef, StopRun};
 use cis_store::rows::RunRow;
@@ -249,6 +250,13 @@ impl App {
         let prune = Prune::of(body, self.now());
         let work = |store: SqliteStore| async move { store.prune(prune).await };
         self.write_plain("pruning", work, |_| News::default()).await.map(PrunedChunk::from)
+    }
+
+    /// Removes one chunk of the definitions of revisions that were turned down before `before`; answers how many.
+    pub(crate) async fn remove_definitions(&self, before: Timestamp) -> Result<u32, Refusal> {
+        let now = self.now();
+        let work = |store: SqliteStore| async move { store.remove_definitions(before, now).await };
+        self.write_plain("making room", work, |_| News::default()).await
     }
 
     /// What the loop says of itself, if it still answers.

@@ -9,7 +9,7 @@ use cis_api::task::{TaskDecided, TaskDecision, TaskPath, Verdict};
 use cis_core::error::Refusal;
 use cis_core::id::{DagId, ExecutionId, Scope};
 use cis_core::review::ReviewId;
-use cis_store::port::{Approve, Approved, Decide, Decided, Once, RunRef};
+use cis_store::port::{Approve, Approved, Decide, Decided, Once, Quotas, RunRef};
 use cis_store::rows::ReviewRow;
 
 use super::look::not_found;
@@ -179,27 +179,36 @@ impl App {
             traceparent: sender.traceparent.clone(),
             now: self.now(),
         };
+        let quotas = self.quotas_of(sender);
         let context = self.owner_context(sender, context)?.filter(|_| confirm);
-        let Some(context) = context else { return self.told_decision(request).await };
+        let Some(context) = context else { return self.told_decision(request, quotas).await };
         let context = self.node_context(context)?;
         let expected = Expected { owner: None, is_owner_gone: false, context: None };
         let app = self.clone();
-        let decide = async move { app.told_decision(request).await };
+        let decide = async move { app.told_decision(request, quotas).await };
         self.start_expected(run_id, context, expected, decide, |decided| {
             decided.run_id.filter(|_| decided.run_status.is_some_and(|status| !status.is_terminal()))
         })
         .await
     }
 
-    async fn told_decision(&self, request: Decide) -> Result<Once<DagDecided>, Refusal> {
-        Ok(self.store_decision(request).await?.map(|decided| told_decided(&decided)))
+    async fn told_decision(
+        &self,
+        request: Decide,
+        quotas: Option<Quotas>,
+    ) -> Result<Once<DagDecided>, Refusal> {
+        Ok(self.store_decision(request, quotas).await?.map(|decided| told_decided(&decided)))
     }
 
-    pub(super) async fn store_decision(&self, request: Decide) -> Result<Once<Decided>, Refusal> {
+    pub(super) async fn store_decision(
+        &self,
+        request: Decide,
+        quotas: Option<Quotas>,
+    ) -> Result<Once<Decided>, Refusal> {
         let run_id = request.run_id;
         self.write(
             "deciding",
-            move |store| async move { store.decide(request).await },
+            move |store| async move { store.within(quotas).decide(request).await },
             move |decided: &Decided| News { due: decided.next_due, ..begun(run_id, decided.run.as_ref()) },
         )
         .await

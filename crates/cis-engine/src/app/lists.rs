@@ -43,10 +43,10 @@ impl Read for ListDags {
         let filter = DagFilter { status, scopes, owner, dag_id, name_part: q };
         let page = Page::new("dags", &filter, cursor.as_deref(), limit, look.page_max)?;
         if order == DagOrder::Updated {
-            let (dags, more) = page.whole(look.reader.dags_touched(&filter, page.read_limit())?);
+            let (dags, more) = look.reader.dags_touched(&filter, page.limit)?;
             return Ok(Dags { dags: shown(dags), next_cursor: None, more: Some(more) });
         }
-        let found = look.reader.dag_page(&filter, page.last, page.read_limit())?;
+        let found = look.reader.dag_page(&filter, page.last, page.limit)?;
         let (dags, next_cursor) = page.cut(found, |dag| dag.key);
         Ok(Dags { dags: shown(dags), next_cursor, more: None })
     }
@@ -65,18 +65,20 @@ impl Read for ListPending {
     fn read(look: Look<'_>, request: Request<Self>) -> Result<Pending, Refusal> {
         let PageQuery { cursor, limit } = request.query;
         let page = Page::new("pending", &(), cursor.as_deref(), limit, look.page_max)?;
-        let (last, limit) = (page.last.unwrap_or(0), page.read_limit());
-        let mut found: Vec<(i64, PendingItem)> = match last {
-            ..TASKS => {
-                let dags = look.reader.pending(look.caller.scopes.as_deref(), page.last, limit)?;
-                dags.into_iter().map(|row| (row.key, PendingItem::Dag(row.shown))).collect()
-            }
-            _ => Vec::new(),
+        let last = page.last.unwrap_or(0);
+        let (dags, mut more) = match last {
+            ..TASKS => look.reader.pending(look.caller.scopes.as_deref(), page.last, page.limit)?,
+            _ => Default::default(),
         };
-        let (after, room) = (ExecutionId((last - TASKS).max(0)), limit as usize - found.len());
-        let tasks = look.reader.waiting(|scope| look.caller.sees(scope), after, room)?;
-        found.extend(tasks.into_iter().map(|row| (TASKS + row.key.0, pending_task(row))));
-        let (found, next_cursor) = page.cut(found, |(place, _)| *place);
+        let mut found: Vec<(i64, PendingItem)> =
+            dags.into_iter().map(|row| (row.key, PendingItem::Dag(row.shown))).collect();
+        if !more {
+            let (after, room) = (ExecutionId((last - TASKS).max(0)), page.limit as usize - found.len());
+            let tasks = look.reader.waiting(|scope| look.caller.sees(scope), after, room)?;
+            found.extend(tasks.0.into_iter().map(|row| (TASKS + row.key.0, pending_task(row))));
+            more = tasks.1;
+        }
+        let (found, next_cursor) = page.cut((found, more), |(place, _)| *place);
         Ok(Pending { pending: found.into_iter().map(|(_, item)| item).collect(), next_cursor })
     }
 }
@@ -87,8 +89,8 @@ impl Read for ListDagRuns {
         let dag = look.dag(&id, scope.as_ref())?;
         let page = Page::new("runs", &dag.key, cursor.as_deref(), limit, look.page_max)?;
         let found = match number {
-            Some(number) => numbered(look.reader, dag.key, number)?,
-            None => look.reader.run_page(dag.key, page.last, page.read_limit())?,
+            Some(number) => (numbered(look.reader, dag.key, number)?, false),
+            None => look.reader.run_page(dag.key, page.last, page.limit)?,
         };
         let (runs, next_cursor) = page.cut(found, |run| run.number);
         Ok(Runs { runs: shown_runs(runs), next_cursor })
@@ -108,7 +110,7 @@ impl Read for ListRuns {
     fn read(look: Look<'_>, request: Request<Self>) -> Result<Runs, Refusal> {
         let PageQuery { cursor, limit } = request.query;
         let page = Page::new("all runs", &look.caller.scopes, cursor.as_deref(), limit, look.page_max)?;
-        let found = look.reader.all_runs_page(look.caller.scopes.as_deref(), page.last, page.read_limit())?;
+        let found = look.reader.all_runs_page(look.caller.scopes.as_deref(), page.last, page.limit)?;
         let (runs, next_cursor) = page.cut(found, |run| run.key.0);
         Ok(Runs { runs: shown_runs(runs), next_cursor })
     }
@@ -123,8 +125,8 @@ impl Read for ListTasks {
         let page = Page::new("tasks", &(run.key, status), cursor.as_deref(), limit, look.page_max)?;
         let after = page.last.and_then(|ix| u32::try_from(ix).ok()).map(TaskIx);
         let found = match task {
-            Some(task) => look.reader.task_named(&run, &task)?.into_iter().collect(),
-            None => look.reader.task_page(&run, status, after, page.read_limit())?,
+            Some(task) => (look.reader.task_named(&run, &task)?.into_iter().collect(), false),
+            None => look.reader.task_page(&run, status, after, page.limit)?,
         };
         let (tasks, next_cursor) = page.cut(found, |task| i64::from(task.key.0));
         Ok(Tasks { tasks: shown(tasks), next_cursor })

@@ -21,6 +21,7 @@
 //! | `tokens` | who may call |
 //! | `page`, `reads` | where a list goes on; read-only views of the store |
 
+mod attempt_logs;
 mod control;
 mod decide;
 mod lists;
@@ -51,9 +52,11 @@ use crate::coordinator::handle::{News, leaving};
 use crate::coordinator::{Changes, Handle, Options, Owner};
 use crate::desk::Desk;
 use crate::growth::{Ear, Growth};
+use crate::proof::Prover;
 use crate::system::{System, user};
-use work::Logs;
+use attempt_logs::Logs;
 
+pub use cis_store::port::Quotas;
 pub use control::check_whole_node;
 pub use look::{Look, Read, read_as_owner};
 pub use reads::Reads;
@@ -67,12 +70,16 @@ const PARSING_LARGE: usize = 1;
 pub struct Settings {
     /// How long a published DAG waits for a confirmation.
     pub pending_for: Millis,
+    /// How much each identity may have waiting. The owner on its own machine is not bounded by it.
+    pub quotas: Quotas,
     /// What agents publish is confirmed by that, and starts.
     pub auto_execute: bool,
     /// Where skills of definitions that come over the network are looked for.
     pub skill_dirs: Vec<PathBuf>,
     /// What this node says of itself, if it is one.
     pub node: Option<NodeInfo>,
+    /// What proves to clients that it is this node, if it is one.
+    pub prover: Option<Arc<Prover>>,
 }
 
 /// Who sends a request, and what came with it beside its parts.
@@ -194,8 +201,19 @@ impl App {
 
     /// Answers a call that only reads, on a thread that may wait for the disk.
     pub async fn read<C: Read>(&self, sender: &Sender, request: Request<C>) -> Result<C::Response, Refusal> {
+        self.read_as(sender, request, |answer| answer).await
+    }
+
+    /// The same, with the answer in the form that `write` gives it on that thread: a large one takes long to write, and one
+    /// identity has no more of them at once than it may read.
+    pub async fn read_as<C: Read, T: Send + 'static>(
+        &self,
+        sender: &Sender,
+        request: Request<C>,
+        write: fn(C::Response) -> T,
+    ) -> Result<T, Refusal> {
         check_access(C::ACCESS, sender)?;
-        self.look(sender, move |look| C::read(look, request)).await
+        self.look(sender, move |look| C::read(look, request).map(write)).await
     }
 
     /// Looks into the store with the eyes of a sender.
@@ -205,7 +223,8 @@ impl App {
         F: FnOnce(Look<'_>) -> Result<T, Refusal> + Send + 'static,
     {
         let (caller, slots, now) = (sender.caller.clone(), Some(self.options.slots), self.now());
-        self.reads.read(move |reader| look(Look::new(reader, &caller, slots, now))).await
+        let identity = caller.identity.clone();
+        self.reads.read_for(&identity, move |reader| look(Look::new(reader, &caller, slots, now))).await
     }
 
     /// Read-only views of the store, for edges that follow along.
@@ -258,10 +277,16 @@ impl App {
     /// Hears when tasks of a run print something.
     pub async fn ear(&self, run: RunKey) -> Result<Ear, Refusal> {
         let deaf = |e| Refusal::new(ErrorCode::Unavailable, format!("cannot follow logs: {e}"));
-        let growth = self.growth.get_or_try_init(async || Growth::start()).await.map_err(deaf)?;
+        let growth = self.growth.get_or_try_init(async || Growth::start()).await.map_err(deaf)?.clone();
         let logs = self.options.data_dir.logs(run.0);
         // None of its tasks may have printed anything yet.
-        std::fs::create_dir_all(&logs).and_then(|()| growth.ear(&logs)).map_err(deaf)
+        let listen = move || std::fs::create_dir_all(&logs).and_then(|()| growth.ear(&logs));
+        self.on_disk("following logs", listen).await?.map_err(deaf)
+    }
+
+    /// What a sender may have waiting; nothing bounds the owner on its own machine.
+    fn quotas_of(&self, sender: &Sender) -> Option<Quotas> {
+        sender.connection.is_none().then_some(self.settings.quotas)
     }
 
     /// Records what came of trying to tell people of an event.

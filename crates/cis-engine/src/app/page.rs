@@ -21,7 +21,8 @@ pub(super) struct Page {
     list: String,
     /// The key of the last line of the page before.
     pub(super) last: Option<i64>,
-    limit: u32,
+    /// At most so many lines.
+    pub(super) limit: u32,
 }
 
 impl Page {
@@ -46,24 +47,14 @@ impl Page {
         }
     }
 
-    /// Lines to read: one more than are told, to know whether there are more.
-    pub(super) fn read_limit(&self) -> u32 {
-        self.limit.saturating_add(1)
-    }
-
-    /// The lines of this page, of those that were read, and where the list goes on if it does.
-    pub(super) fn cut<T>(&self, mut lines: Vec<T>, key: impl Fn(&T) -> i64) -> (Vec<T>, Option<String>) {
-        let more = lines.len() > self.limit as usize;
-        lines.truncate(self.limit as usize);
+    /// The lines of this page, and where the list goes on if there are `more`.
+    pub(super) fn cut<T>(
+        &self,
+        (lines, more): (Vec<T>, bool),
+        key: impl Fn(&T) -> i64,
+    ) -> (Vec<T>, Option<String>) {
         let next = lines.last().filter(|_| more).map(|last| self.word(key(last)));
         (lines, next)
-    }
-
-    /// The lines of a list that has no second page, and whether there are more.
-    pub(super) fn whole<T>(&self, mut lines: Vec<T>) -> (Vec<T>, bool) {
-        let more = lines.len() > self.limit as usize;
-        lines.truncate(self.limit as usize);
-        (lines, more)
     }
 
     fn word(&self, key: i64) -> String {
@@ -79,7 +70,7 @@ mod tests {
     #[test]
     fn a_cursor_fits_its_own_list_only() {
         let (lines, next) =
-            Page::new("a", &"x", None, Some(2), LIMIT_MAX).unwrap().cut(vec![7, 8, 9], |n| *n);
+            Page::new("a", &"x", None, Some(2), LIMIT_MAX).unwrap().cut((vec![7, 8], true), |n| *n);
         assert_eq!(lines, [7, 8]);
         let word = next.as_deref().unwrap();
         assert_eq!(Page::new("a", &"x", Some(word), None, LIMIT_MAX).unwrap().last, Some(8));
@@ -113,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_last_page_goes_nowhere() {
-        let cut = Page::new("a", &"x", None, Some(3), LIMIT_MAX).unwrap().cut(vec![7, 8, 9], |n| *n);
+        let cut = Page::new("a", &"x", None, Some(3), LIMIT_MAX).unwrap().cut((vec![7, 8, 9], false), |n| *n);
         assert_eq!(cut, (vec![7, 8, 9], None));
     }
 }

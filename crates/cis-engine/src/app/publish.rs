@@ -12,12 +12,13 @@ use cis_core::access::Caller;
 use cis_core::dag::parse::{Defaults, Format, parse};
 use cis_core::dag::{Dag, canonical};
 use cis_core::error::{ErrorCode, Refusal};
+use cis_store::PUBLIC_TEXT_FROM;
 use cis_store::port::{Decide, Decided, Once, Publish, Published as Stored};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Answer, App, Permit, Sender, invalid};
+use super::{Answer, App, Permit, Sender, broke_off, invalid};
 use crate::coordinator::handle::News;
 use crate::skill::{self, KeptLock, SkillPath};
 
@@ -29,6 +30,8 @@ pub(super) struct Checked {
     pub(super) dag: Arc<Dag>,
     pub(super) content_hash: String,
     pub(super) new_revision: bool,
+    /// Its public text is worth keeping.
+    is_large: bool,
     /// Its skills stay kept until it is published.
     kept: Option<KeptLock>,
     /// So many definitions are in memory at once, and no more.
@@ -81,11 +84,22 @@ impl Answer<SubmitTask> for App {
 impl App {
     async fn publish(&self, sender: &Sender, body: DefinitionBody) -> Result<Once<Published>, Refusal> {
         let checked = self.check_definition(sender, body).await?;
+        let large = checked.is_large.then(|| checked.dag.clone());
         let Once { answer, replayed } = self.store_definition(sender, checked).await?;
         let stored = match answer {
             Ok(stored) => stored,
             Err(refusal) => return Ok(Once { answer: Err(refusal), replayed }),
         };
+        if let Some(dag) = large.filter(|_| stored.created) {
+            let (app, stored) = (self.clone(), stored.clone());
+            // Its publisher need not wait for that; what a kill prevents, the next start makes up for.
+            tokio::spawn(async move {
+                let kept = app.keep_public_text(stored.definition, stored.content_hash, dag).await;
+                if let Err(refusal) = kept {
+                    tracing::debug!("the public text of a definition is not kept: {refusal}");
+                }
+            });
+        }
         // The owner of the data directory confirms and starts for itself.
         let decided = match self.settings.auto_execute && sender.connection.is_none() {
             true => Some(self.execute(sender, &stored).await?),
@@ -102,7 +116,8 @@ impl App {
     ) -> Result<Checked, Refusal> {
         let text = match body {
             DefinitionBody::Parsed { dag, content_hash, new_revision, .. } if sender.connection.is_some() => {
-                return Ok(Checked { dag, content_hash, new_revision, kept: None, _turn: None });
+                let is_large = false;
+                return Ok(Checked { dag, content_hash, new_revision, is_large, kept: None, _turn: None });
             }
             DefinitionBody::Parsed { .. } => {
                 return Err(Refusal::new(
@@ -157,7 +172,8 @@ impl App {
         };
         let content_hash = canonical::content_hash(&dag).as_str().to_owned();
         let new_revision = revision.unwrap_or(false);
-        Ok(Checked { dag: Arc::new(dag), content_hash, new_revision, kept, _turn: None })
+        let is_large = text.len() >= PUBLIC_TEXT_FROM;
+        Ok(Checked { dag: Arc::new(dag), content_hash, new_revision, is_large, kept, _turn: None })
     }
 
     /// Publishes what was checked. Its skills stay kept until it is committed, though its caller goes away before that.
@@ -166,7 +182,7 @@ impl App {
         sender: &Sender,
         checked: Checked,
     ) -> Result<Once<Stored>, Refusal> {
-        let Checked { dag, content_hash, new_revision, kept, _turn } = checked;
+        let Checked { dag, content_hash, new_revision, kept, _turn, .. } = checked;
         let now = self.now();
         let request = Publish {
             key: sender.key.clone(),
@@ -178,10 +194,11 @@ impl App {
             now,
             expires_at: Some(now.after(self.settings.pending_for)),
         };
+        let quotas = self.quotas_of(sender);
         self.write(
             "publishing",
             move |store| async move {
-                let published = store.publish(request).await;
+                let published = store.within(quotas).publish(request).await;
                 drop((kept, _turn));
                 published
             },
@@ -191,6 +208,23 @@ impl App {
             },
         )
         .await
+    }
+
+    /// Keeps the public text of a definition beside its stored form, so that reading it costs no parsing. One whose hash was
+    /// made otherwise, by an earlier version, goes on being made when it is asked for.
+    pub(crate) async fn keep_public_text(
+        &self,
+        definition: i64,
+        content_hash: String,
+        dag: Arc<Dag>,
+    ) -> Result<(), Refusal> {
+        let make = move || {
+            let text = canonical::canonical_json(&dag);
+            (canonical::hash_text(&text).as_str() == content_hash).then_some(text)
+        };
+        let text = tokio::task::spawn_blocking(make).await.map_err(|_| broke_off("publishing"))?;
+        let Some(text) = text else { return Ok(()) };
+        Ok(self.store.get()?.keep_public_text(definition, text, self.now()).await?)
     }
 
     /// Confirms what was published on behalf of its publisher. The same again answers the same run.
@@ -209,7 +243,7 @@ impl App {
             traceparent: sender.traceparent.clone(),
             now: self.now(),
         };
-        self.store_decision(request).await?.answer
+        self.store_decision(request, self.quotas_of(sender)).await?.answer
     }
 }
 

@@ -2,20 +2,23 @@
 
 use cis_api::calls::{DagStatus, ShowDag, ShowDagPublish, ShowReview, ShowRun, WhyDag, WhyRun};
 use cis_api::dag::{DagPath, DagRevision, DagStanding, RevisionQuery, Versioned};
+use cis_api::definition::DefinitionText;
 use cis_api::review::Review;
-use cis_api::run::{Run, RunProgress};
+use cis_api::run::{Run, RunProgress, RunSummary};
 use cis_api::why::{Explained, WhyQuery};
 use cis_api::{Nothing, Request};
-use cis_core::dag::canonical;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_store::rows::{Keyed, ReviewRow, RunRow};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::look::{Look, Read, not_found};
 use super::page::LIMIT_MAX;
 use crate::token::sha256_hex;
 use crate::why::{self, Terms};
+
+/// What the values of the tasks of one answer come to at most; beyond that they are left out.
+const VALUES_BYTES_MAX: usize = 1 << 20;
 
 /// Tasks told of what holds a run, unless asked for fewer or more.
 const WHY_LIMIT: u32 = 100;
@@ -36,10 +39,11 @@ impl Read for ShowDag {
         let meant = |hash: &str| content_hash.as_deref().is_none_or(|wanted| wanted == hash);
         let revision = revisions.iter().find(|revision| meant(&revision.content_hash)).cloned();
         let revision = revision.ok_or_else(|| not_found("revision with that content of", &id))?;
-        let text = canonical::canonical_json(&look.reader.definition(revision.key)?);
-        let definition: Value = serde_json::from_str(&text).map_err(|e| {
-            Refusal::new(ErrorCode::Internal, format!("a definition does not read back: {e}"))
-        })?;
+        // What is known of a DAG is told though its latest definition is gone; a caller that names one hears that it is.
+        let definition = match revision.removed_at.is_some() && content_hash.is_none() {
+            true => None,
+            false => Some(definition_text(look, revision.key)?),
+        };
         let (dag, revision) = (dag.shown, revision.shown);
         Ok(DagRevision {
             dag_id: dag.dag_id,
@@ -56,6 +60,11 @@ impl Read for ShowDag {
             revisions: revisions.into_iter().map(|revision| revision.shown).collect(),
         })
     }
+}
+
+fn definition_text(look: Look<'_>, definition: i64) -> Result<DefinitionText, Refusal> {
+    DefinitionText::new(look.reader.public_text(definition)?)
+        .map_err(|e| Refusal::new(ErrorCode::Internal, format!("a definition does not read back: {e}")))
 }
 
 impl Read for ShowDagPublish {
@@ -78,9 +87,9 @@ impl Read for DagStatus {
         Ok(versioned(DagStanding {
             dag_id: dag.dag_id,
             scope: dag.scope,
-            status: dag.status,
+            status: run.as_ref().map_or(dag.status, |run| run.status.word().to_owned()),
             revision: dag.revision,
-            total: dag.tasks,
+            total: run.as_ref().map_or(dag.tasks, |run| run.total),
             revision_status: latest.as_ref().map(|revision| revision.status),
             published_by: latest.as_ref().map(|revision| revision.created_by.clone()),
             review_id: latest.as_ref().and_then(|revision| revision.review_id),
@@ -95,12 +104,13 @@ impl Read for ShowRun {
     fn read(look: Look<'_>, request: Request<Self>) -> Result<Versioned<Run>, Refusal> {
         let run = look.run(&request.path.run)?;
         let progress = progress(look, &run)?;
-        Ok(versioned(Run { dag_id: run.shown.dag_id, scope: run.shown.scope, progress }))
+        let RunSummary { dag_id, scope, status, total, .. } = run.shown;
+        Ok(versioned(Run { dag_id, scope, status, total, progress }))
     }
 }
 
 fn progress(look: Look<'_>, run: &RunRow) -> Result<RunProgress, Refusal> {
-    let tasks = look.reader.tasks(run, &[], LIMIT_MAX)?;
+    let tasks = look.reader.first_tasks(run, LIMIT_MAX, VALUES_BYTES_MAX)?;
     Ok(RunProgress::of(run, tasks.into_iter().map(|Keyed { shown, .. }| shown).collect()))
 }
 

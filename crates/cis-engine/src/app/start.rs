@@ -12,7 +12,7 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{RunId, RunKey};
 use cis_core::revision::RevisionStatus;
 use cis_core::source::Timestamp;
-use cis_store::port::{Fate, Once, Published, RunRef, Settle, StartRun as StoreStart};
+use cis_store::port::{Fate, Once, Published, Quotas, RunRef, Settle, StartRun as StoreStart};
 use serde_json::{Map, Value};
 
 use super::look::Look;
@@ -186,7 +186,8 @@ impl App {
             by_proven: sender.is_proven,
             now: self.now(),
         };
-        let Some(context) = context else { return self.store_start(request).await };
+        let quotas = self.quotas_of(sender);
+        let Some(context) = context else { return self.store_start(request, quotas).await };
         let context = if at_node { self.node_context(context)? } else { context };
         let expected = Expected {
             owner: sender.connection.filter(|_| attached),
@@ -194,7 +195,7 @@ impl App {
             context: (!at_node).then(|| context.clone()),
         };
         let app = self.clone();
-        let start = async move { app.store_start(request).await };
+        let start = async move { app.store_start(request, quotas).await };
         self.start_expected(run_id, context, expected, start, |started| {
             Some(started.run_id).filter(|_| !started.status.is_terminal())
         })
@@ -226,7 +227,7 @@ impl App {
             };
             let new = answer.as_ref().ok().and_then(|once| once.answer.as_ref().ok()).and_then(started);
             if new != Some(run) {
-                let _ = std::fs::remove_file(&path);
+                let _ = app.on_disk("starting", move || std::fs::remove_file(&path)).await;
                 app.handle.forget_expected(run).await;
             }
             answer
@@ -234,12 +235,16 @@ impl App {
         starting.await.map_err(|_| broke_off("starting"))?
     }
 
-    async fn store_start(&self, request: StoreStart) -> Result<Once<RunStarted>, Refusal> {
+    async fn store_start(
+        &self,
+        request: StoreStart,
+        quotas: Option<Quotas>,
+    ) -> Result<Once<RunStarted>, Refusal> {
         let run_id = request.run_id;
         let started = self
             .write(
                 "starting",
-                move |store| async move { store.start_run(request).await },
+                move |store| async move { store.within(quotas).start_run(request).await },
                 move |run: &RunRef| News {
                     // When it must have begun, the definition may say.
                     due: Some(Timestamp(0)),

@@ -5,9 +5,6 @@
 //!     └─ nothing there: wait at the desk        └─ silence: the lease runs out, somebody else may claim it
 //! ```
 
-use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cis_api::Request;
@@ -21,13 +18,11 @@ use cis_api::work::{
     LeaseRenewed, LogBody, LogWritten, Noted, ProgressBody, ReleaseBody, StreamName,
 };
 use cis_core::error::{ErrorCode, Refusal};
-use cis_core::id::{Epoch, ExecutionId, Fence, Scope};
+use cis_core::id::{ExecutionId, Scope};
 use cis_core::retry::Failure;
 use cis_core::source::{Clock, Millis, Random, Timestamp};
 use cis_core::template;
-use cis_runner::log::{self, Record, Stream};
-use cis_runner::protocol::LogSummary;
-use cis_store::AttemptLine;
+use cis_runner::log::{Record, Stream};
 use cis_store::port::{
     ClaimWork, Conclude, Concluded, Ending, Held, Holding, IdempotencyKey, Once, Progress,
 };
@@ -39,9 +34,6 @@ use crate::coordinator::handle::News;
 use crate::desk::Able;
 use crate::dispatch::scene;
 use crate::system::System;
-
-/// Attempts whose log was written to, kept in memory so that their end finds it without asking the store.
-const LOGS_MAX: usize = 4_096;
 
 /// A lease, unless the claim says otherwise, and what it may say.
 const LEASE_SECS: u64 = 300;
@@ -63,57 +55,6 @@ const OUTPUTS_BYTES_MAX: usize = 1 << 20;
 
 /// Where a stream of output ends at the latest: every JSON client counts as far, and sums of two streams fit a column.
 const LOG_OFFSET_MAX: u64 = (1 << 53) - 1;
-
-/// Log files of attempts that workers hold.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Logs(Arc<Mutex<KnownLogs>>);
-
-#[derive(Debug, Default)]
-struct KnownLogs {
-    by_attempt: HashMap<(ExecutionId, Fence), PathBuf>,
-    /// The epoch this node began with, once it was needed: attempts of earlier ones may have logged before.
-    since: Option<Epoch>,
-    /// There were more than [`LOGS_MAX`], so an attempt that is not known may have logged all the same.
-    forgot_some: bool,
-}
-
-/// What is known about the log of an attempt.
-enum LogPlace {
-    At(PathBuf),
-    Nowhere,
-    Unknown,
-}
-
-impl Logs {
-    fn lock(&self) -> MutexGuard<'_, KnownLogs> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn place(&self, execution: ExecutionId, fence: Fence) -> LogPlace {
-        let known = self.lock();
-        match known.by_attempt.get(&(execution, fence)) {
-            Some(path) => LogPlace::At(path.clone()),
-            None if !known.forgot_some && known.since.is_some_and(|since| fence.epoch() >= since) => {
-                LogPlace::Nowhere
-            }
-            None => LogPlace::Unknown,
-        }
-    }
-
-    fn forget(&self, execution: ExecutionId, fence: Fence) {
-        self.lock().by_attempt.remove(&(execution, fence));
-    }
-}
-
-impl KnownLogs {
-    fn remember(&mut self, execution: ExecutionId, fence: Fence, path: PathBuf) {
-        if self.by_attempt.len() >= LOGS_MAX {
-            self.by_attempt.clear();
-            self.forgot_some = true;
-        }
-        self.by_attempt.insert((execution, fence), path);
-    }
-}
 
 /// How an attempt ended, as its holder tells it.
 enum Outcome {
@@ -194,7 +135,8 @@ impl Answer<AppendLog> for App {
             StreamName::Stderr => Stream::Stderr,
         };
         let holding = holding(sender, &request.path, fence)?;
-        let attempt = self.reads.read(move |reader| Ok(reader.attempt(&holding)?)).await?;
+        let attempt =
+            self.reads.read_for(&sender.caller.identity, move |reader| Ok(reader.attempt(&holding)?)).await?;
         let record = Record { stream, at_ms: System.now().0, offset, bytes: text.into_bytes() };
         Ok(Once::new(LogWritten { offset: self.append_log(attempt, record).await? }))
     }
@@ -316,23 +258,6 @@ impl App {
         Ok(())
     }
 
-    /// Adds to the log of an attempt that its holder still has; answers how much of that stream has been told.
-    async fn append_log(&self, attempt: AttemptLine, record: Record) -> Result<u64, Refusal> {
-        let AttemptLine { execution, fence, run, attempt } = attempt;
-        let path = self.options.data_dir.log(run.0, execution.0, attempt);
-        let app = self.clone();
-        let writing = tokio::task::spawn_blocking(move || {
-            // One at a time: where the next piece goes depends on the last one.
-            let mut logs = app.logs.lock();
-            let cap_bytes = app.options.limits.log_cap_bytes;
-            let told =
-                log::append(&path, cap_bytes, &record).map_err(|e| Refusal::unwritten("the log", &e))?;
-            logs.remember(execution, fence, path);
-            Ok(told)
-        });
-        writing.await.map_err(|_| broke_off("logging"))?
-    }
-
     /// Records how an attempt ended.
     async fn conclude(
         &self,
@@ -376,45 +301,10 @@ impl App {
         .await
     }
 
-    /// What the log of an attempt amounts to; nothing if the attempt is not the speaker's.
-    async fn log_of(&self, holding: &Holding) -> LogSummary {
-        let place = self.logs.place(holding.execution, holding.fence);
-        if matches!(place, LogPlace::Nowhere) {
-            return LogSummary::default();
-        }
-        let (app, holding) = (self.clone(), holding.clone());
-        let reading = tokio::task::spawn_blocking(move || {
-            let path = match place {
-                LogPlace::At(path) => Some(path),
-                // Most likely the node was restarted since: the store knows the attempt.
-                _ => app.find_log(&holding).ok().flatten(),
-            };
-            path.map(|path| log::summary(&path)).unwrap_or_default()
-        });
-        reading.await.unwrap_or_default()
-    }
-
-    /// Where the log of an attempt would be, as the store knows it.
-    fn find_log(&self, holding: &Holding) -> Result<Option<PathBuf>, Refusal> {
-        let reader = self.reader()?;
-        let since = self.logs.lock().since;
-        if since.is_none() {
-            let epoch = reader.epoch()?;
-            self.logs.lock().since = Some(epoch);
-        }
-        match self.logs.place(holding.execution, holding.fence) {
-            LogPlace::At(path) => Ok(Some(path)),
-            LogPlace::Nowhere => Ok(None),
-            LogPlace::Unknown => {
-                let AttemptLine { execution, run, attempt, .. } = reader.attempt(holding)?;
-                Ok(Some(self.options.data_dir.log(run.0, execution.0, attempt)))
-            }
-        }
-    }
-
     /// Lets claimers that wait for a task know of one, for as long as the coordinator lives.
     pub async fn attend_claimers(&self) -> Result<(), Refusal> {
-        let reader = self.reader()?;
+        let app = self.clone();
+        let reader = self.on_disk("attending claimers", move || app.reader()).await??;
         self.desk.clone().attend(self.changes(), reader).await;
         Ok(())
     }

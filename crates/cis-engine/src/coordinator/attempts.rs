@@ -1,6 +1,7 @@
 //! Attempts on their way to the runner and back.
 
 use std::collections::{BTreeSet, HashSet};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -50,6 +51,7 @@ impl<S: CoordinatorStore, M: Machine> Coordinator<S, M> {
         // Only a retry looks at it, and most attempts succeed.
         let random = if ended.outcome == (Outcome::Exited { code: 0 }) { 0 } else { self.machine.bits() };
         let mut report = report::report(ended, claim.as_deref(), random);
+        self.dispatch.remove_values(key);
         if interrupted {
             self.forget_output(key);
             if let Some(original) = self.elsewhere.remove(&key) {
@@ -60,20 +62,27 @@ impl<S: CoordinatorStore, M: Machine> Coordinator<S, M> {
         Ok(())
     }
 
-    /// Removes what attempts that are over may have written as their outputs: a kill leaves it, and it is not read again.
-    pub(super) fn forget_outputs(&self, live: &BTreeSet<AttemptKey>) {
+    /// Removes what attempts that are over may have written as their outputs, and were given as files: a kill leaves it, and
+    /// it is not read again.
+    pub(super) fn forget_outputs(&mut self, live: &BTreeSet<AttemptKey>) {
+        live.iter().for_each(|key| self.dispatch.adopt(*key));
         let data_dir = &self.options.data_dir;
-        let kept: HashSet<PathBuf> =
-            live.iter().map(|key| data_dir.output(key.execution, key.fence)).collect();
+        let of = |key: &AttemptKey| {
+            [data_dir.output(key.execution, key.fence), data_dir.values(key.execution, key.fence)]
+        };
+        let kept: HashSet<PathBuf> = live.iter().flat_map(of).collect();
         for path in names(&data_dir.outputs()).into_iter().map(|name| data_dir.outputs().join(name)) {
-            if !kept.contains(&path) {
-                let _ = std::fs::remove_file(path);
+            if !kept.contains(&path)
+                && std::fs::remove_file(&path).is_err_and(|e| e.kind() == ErrorKind::IsADirectory)
+            {
+                let _ = std::fs::remove_dir_all(path);
             }
         }
     }
 
     /// Removes what an attempt that was cut short may have written as its outputs: it is not read any more.
-    pub(super) fn forget_output(&self, key: AttemptKey) {
+    pub(super) fn forget_output(&mut self, key: AttemptKey) {
+        self.dispatch.remove_values(key);
         let _ = std::fs::remove_file(self.options.data_dir.output(key.execution, key.fence));
     }
 

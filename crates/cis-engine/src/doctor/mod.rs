@@ -123,17 +123,19 @@ impl Examined {
     }
 }
 
-/// Looks at everything. With `repair`, what can be repaired is. `about` is what the coordinator says of itself, if one answers.
+/// Looks at everything. With `repair`, what can be repaired is. `about` is what the coordinator says of itself, if one
+/// answers; `why_silent` finds out why the holder of its lock does not, and is asked only then.
 pub fn examine(
     data_dir: &DataDir,
     about: Option<&CoordinatorInfo>,
+    why_silent: impl FnOnce() -> Refusal,
     repair: bool,
 ) -> Result<Vec<Examined>, Refusal> {
     data_dir.check_used()?;
     // Before the database is opened: what SQLite puts beside it is as open to others as it is.
     let permissions = place::permissions(data_dir, repair);
     let mut examined = vec![
-        coordinator(data_dir, about),
+        coordinator(data_dir, about, why_silent),
         runner(data_dir, about),
         place::origin(data_dir),
         permissions,
@@ -180,14 +182,18 @@ impl Hand {
     }
 }
 
-fn coordinator(data_dir: &DataDir, about: Option<&CoordinatorInfo>) -> Examined {
+fn coordinator(
+    data_dir: &DataDir,
+    about: Option<&CoordinatorInfo>,
+    why_silent: impl FnOnce() -> Refusal,
+) -> Examined {
     let Some(about) = about else {
         return match data_dir.try_lock() {
             Ok(Some(_)) => Examined::sound("coordinator", nobody(data_dir)),
             Ok(None) => {
-                let why = "a process holds the coordinator's lock and does not answer";
-                Examined::new("coordinator", State::Problem, why)
-                    .hint("look for a stopped or hanging `cis` process on this data directory")
+                let silent = why_silent();
+                Examined::new("coordinator", State::Problem, silent.message)
+                    .hint(silent.hint.unwrap_or_default())
             }
             Err(e) => Examined::new("coordinator", State::Unknown, format!("cannot try its lock: {e}")),
         };
