@@ -46,6 +46,11 @@ impl Node {
         self.base.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 })
     }
 
+    /// Where it is dialled: `HOST:PORT`.
+    pub(crate) fn address(&self) -> String {
+        format!("{}:{}", self.host(), self.port())
+    }
+
     pub(crate) async fn connect(&self) -> io::Result<Connected> {
         let host = self.host().trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, self.port())).await?;

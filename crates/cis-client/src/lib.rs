@@ -14,11 +14,13 @@
 //! | `target` | paths with their names filled in, and queries |
 //! | `connect` | TCP, TLS and Unix sockets, however long their path |
 //! | `stream` | one exchange: whole answers, lines, and [`Held`] connections |
+//! | `pin` | knowing a node by its DID |
 //! | `error` | [`CallError`]: refused, or not asked |
 //! | [`tls`] | TLS with the certificates that this machine trusts |
 
 mod connect;
 mod error;
+mod pin;
 mod stream;
 mod target;
 pub mod tls;
@@ -43,10 +45,12 @@ use tokio::runtime::Runtime;
 
 pub use connect::with_short_path;
 pub use error::{CallError, Peer};
+pub use pin::NodePin;
 pub use stream::{Held, HeldWatch};
 
 use connect::{Connected, Node};
-use stream::{Answer, Lines};
+use pin::PinError;
+use stream::{Answer, Exchange, Lines};
 
 /// How long the other side may take to answer, beyond what it was asked to wait.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -68,6 +72,8 @@ pub struct Client {
     authorization: HeaderValue,
     /// The owner on the socket.
     user: Option<HeaderValue>,
+    /// What a node must prove to be, on every connection, before it is sent the token.
+    pin: Option<Arc<NodePin>>,
     runtime: Arc<Runtime>,
 }
 
@@ -135,7 +141,14 @@ impl Client {
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(|e| {
                 Refusal::new(ErrorCode::Unavailable, format!("cannot wait for connections: {e}"))
             })?;
-        Ok(Self { place: Arc::new(place), peer, authorization, user, runtime: Arc::new(runtime) })
+        Ok(Self { place: Arc::new(place), peer, authorization, user, pin: None, runtime: Arc::new(runtime) })
+    }
+
+    /// The same, but the token goes to none but this node. The coordinator on a socket is known by its directory.
+    #[must_use]
+    pub fn pinned(mut self, pin: NodePin) -> Self {
+        self.pin = Some(Arc::new(pin));
+        self
     }
 
     /// Makes a call.
@@ -242,7 +255,14 @@ impl Client {
                 (Place::Socket(_), None) => Err(io::ErrorKind::NotConnected.into()),
             };
             let connected: Connected = connected.map_err(unreachable)?;
-            let answer = stream::send(connected, request).await.map_err(|why| self.no_answer(why))?;
+            let mut exchange = Exchange::open(connected).await.map_err(|why| self.no_answer(why))?;
+            if let (Place::Node(node), Some(pin)) = (&*self.place, &self.pin) {
+                pin.check(node, &mut exchange).await.map_err(|e| match e {
+                    PinError::WrongNode(refusal) => CallError::Refused(refusal),
+                    PinError::NoAnswer(why) => self.no_answer(why),
+                })?;
+            }
+            let answer = exchange.send(request).await.map_err(|why| self.no_answer(why))?;
             take(answer).await
         };
         let answered =
@@ -256,9 +276,7 @@ impl Client {
         options: CallOptions<'_>,
     ) -> Result<hyper::Request<Full<Bytes>>, Refusal> {
         let (prefix, host) = match &*self.place {
-            Place::Node(node) => {
-                (node.base.path().trim_end_matches('/'), format!("{}:{}", node.host(), node.port()))
-            }
+            Place::Node(node) => (node.base.path().trim_end_matches('/'), node.address()),
             Place::Socket(_) => ("", "localhost".to_owned()),
         };
         let target = target::of(request);

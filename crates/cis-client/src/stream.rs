@@ -52,13 +52,40 @@ impl Connection {
     }
 }
 
-/// Sends a request, and waits for the head of its answer.
-pub(crate) async fn send(connected: Connected, request: Request<Full<Bytes>>) -> Result<Answer, String> {
-    let Connected { transport, socket } = connected;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(transport)).await.map_err(explain)?;
-    let mut connection = Connection(Some(Box::pin(connection)));
-    let response = connection.drive(sender.send_request(request)).await.map_err(explain)?;
-    Ok(Answer { status: response.status(), body: response.into_body(), connection, socket })
+/// A connection that nothing is under way on.
+pub(crate) struct Exchange {
+    sender: http1::SendRequest<Full<Bytes>>,
+    connection: Connection,
+    socket: OwnedFd,
+}
+
+impl Exchange {
+    pub(crate) async fn open(connected: Connected) -> Result<Self, String> {
+        let Connected { transport, socket } = connected;
+        let (sender, connection) = http1::handshake(TokioIo::new(transport)).await.map_err(explain)?;
+        Ok(Self { sender, connection: Connection(Some(Box::pin(connection))), socket })
+    }
+
+    /// Sends a request before the one that matters, and reads the whole answer, of `bytes_max` at most.
+    pub(crate) async fn ask(
+        &mut self,
+        request: Request<Full<Bytes>>,
+        bytes_max: usize,
+    ) -> Result<(StatusCode, Bytes), String> {
+        let response = self.connection.drive(self.sender.send_request(request)).await.map_err(explain)?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), bytes_max).collect();
+        let body = self.connection.drive(body).await.map_err(|e| e.to_string())?;
+        self.connection.drive(self.sender.ready()).await.map_err(explain)?;
+        Ok((status, body.to_bytes()))
+    }
+
+    /// Sends a request, and waits for the head of its answer.
+    pub(crate) async fn send(mut self, request: Request<Full<Bytes>>) -> Result<Answer, String> {
+        let response = self.connection.drive(self.sender.send_request(request)).await.map_err(explain)?;
+        let (connection, socket) = (self.connection, self.socket);
+        Ok(Answer { status: response.status(), body: response.into_body(), connection, socket })
+    }
 }
 
 /// What went wrong, and what with the system's call below it.

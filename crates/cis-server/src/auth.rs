@@ -24,12 +24,13 @@ use tokio::time::Instant;
 use tokio_stream::StreamExt;
 
 use crate::State;
+use crate::answer;
 use crate::framing::Malformed;
 use crate::limit::{Place, Share};
-use crate::listen::Peer;
+use crate::listen::{LastOnConnection, Peer};
 use crate::observe::Given;
+use crate::places;
 use crate::respond::{RefusedResponse, expected};
-use crate::socket::Known;
 use crate::table::{ROUTES, Route, find, methods};
 
 /// The header by which the owner on the socket says what name it is to be known by.
@@ -88,12 +89,13 @@ pub(crate) async fn guard(
     }
     let mut session = match peer {
         Peer::Address(from) => session(request.headers(), from, state, now).await?,
-        Peer::Socket(connection) => {
-            let session = owner_session(request.headers(), connection, state)?;
-            request.extensions().get::<Known>().into_iter().for_each(Known::set);
-            session
-        }
+        Peer::Socket(connection) => owner_session(request.headers(), connection, state)?,
     };
+    if let Err(full) = count_connection(&request, peer, &session) {
+        let mut response = expected(full);
+        response.extensions_mut().insert(LastOnConnection);
+        return Ok(response);
+    }
     let place = match state.limits.place(&session.share, way.waits) {
         Ok(place) => place,
         Err(full) => return Ok(expected(full)),
@@ -102,13 +104,27 @@ pub(crate) async fn guard(
     session.traceparent = request.extensions().get::<Given>().map(|Given(given)| given.clone());
     let share = session.share.clone();
     request.extensions_mut().insert(session);
+    let method = request.method().clone();
     let response = next.run(request).await;
+    let response = answer::count(&state.limits, &share, &method, response).await;
     // What turns out to be a stream does nothing any more but wait.
     let place = match is_stream(&response) && !way.waits {
         true => state.limits.place(&share, true).unwrap_or(place),
         false => place,
     };
     Ok(keep_while_streaming(response, place))
+}
+
+/// Has the connection of a request count toward its caller.
+fn count_connection(request: &Request, peer: Peer, session: &Session) -> Result<(), Refusal> {
+    match (request.extensions().get::<places::Place>(), peer) {
+        (Some(place), Peer::Address(_)) => place.authenticate(&session.token.caller.identity),
+        (Some(place), Peer::Socket(_)) => {
+            place.authenticate_owner();
+            Ok(())
+        }
+        (None, _) => Ok(()),
+    }
 }
 
 /// Calls that mostly wait: for events, for work, for output, or, if the query says so, for a status.

@@ -13,6 +13,8 @@ use std::task::{Context, Poll, ready};
 use axum::http::{HeaderValue, Request, header};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::places::Place;
+
 /// Bytes kept until their request is checked. Hyper reads no further ahead than its own buffer.
 const KEPT_BYTES_MAX: usize = 2 * crate::listen::BUFFER_BYTES;
 
@@ -29,13 +31,23 @@ struct Unchecked {
     bytes: Vec<u8>,
     /// Bytes still to come that belong to the body of a request that was checked.
     body_left: u64,
+    /// There is a whole head among the bytes, which is about to be checked.
+    whole: bool,
     /// Where requests begin is known no longer.
     lost: bool,
 }
 
 impl Heads {
-    fn add(&self, bytes: &[u8]) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).add(bytes);
+    /// Takes in what was read; answers as [`Heads::unfinished_bytes`].
+    fn add(&self, bytes: &[u8]) -> usize {
+        let mut unchecked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        unchecked.add(bytes);
+        unchecked.unfinished_bytes()
+    }
+
+    /// Bytes of a head that has not come in whole.
+    pub(crate) fn unfinished_bytes(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).unfinished_bytes()
     }
 
     /// Checks the next request, which hyper has just read. Once one is chunked, the connection must take no other: where
@@ -61,7 +73,10 @@ impl Unchecked {
         let body = usize::try_from(self.body_left).unwrap_or(usize::MAX).min(bytes.len());
         self.body_left -= body as u64;
         if !self.lost {
+            // An empty line may have begun with what was there before.
+            let new = self.bytes.len().saturating_sub(2);
             self.bytes.extend_from_slice(&bytes[body..]);
+            self.whole = self.whole || has_empty_line(&self.bytes[new..]);
         }
         if self.bytes.len() > KEPT_BYTES_MAX {
             self.lose_track();
@@ -91,6 +106,7 @@ impl Unchecked {
     fn skip(&mut self, length: u64) {
         let here = usize::try_from(length).unwrap_or(usize::MAX).min(self.bytes.len());
         self.bytes.drain(..here);
+        self.whole = has_empty_line(&self.bytes);
         self.body_left = length - here as u64;
         if self.bytes.is_empty() {
             // A connection that waits for its next request keeps nothing.
@@ -99,8 +115,17 @@ impl Unchecked {
     }
 
     fn lose_track(&mut self) {
-        *self = Self { bytes: Vec::new(), body_left: 0, lost: true };
+        *self = Self { lost: true, ..Self::default() };
     }
+
+    fn unfinished_bytes(&self) -> usize {
+        if self.whole { 0 } else { self.bytes.len() }
+    }
+}
+
+/// Does a head end here?
+fn has_empty_line(bytes: &[u8]) -> bool {
+    bytes.windows(2).any(|two| two == b"\n\n") || bytes.windows(3).any(|three| three == b"\n\r\n")
 }
 
 fn check_head(head: &[u8]) -> Result<(), Malformed> {
@@ -139,6 +164,7 @@ fn check_meaning<B>(request: &Request<B>) -> Result<(), Malformed> {
 pub(crate) struct Watched<S> {
     pub(crate) stream: S,
     pub(crate) heads: Heads,
+    pub(crate) place: Place,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -148,8 +174,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, into))?;
-        self.heads.add(&into.filled()[before..]);
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        if read.is_pending() {
+            self.place.note_silence();
+        }
+        ready!(read)?;
+        let kept = self.heads.add(&into.filled()[before..]);
+        if !self.place.hold_head(kept) {
+            return Poll::Ready(Err(io::Error::other("long heads take up too much")));
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -221,6 +254,16 @@ mod tests {
         assert!(heads.check(&chunked).is_ok());
         heads.add(head);
         assert!(heads.check(&chunked).is_err());
+    }
+
+    #[test]
+    fn bytes_of_a_head_count_until_it_has_come_in_whole() {
+        let heads = Heads::default();
+        assert_eq!(heads.add(b"POST / HTTP/1.1\r\nContent-Length: 6\r\n"), 36);
+        assert_eq!((heads.add(b"\r"), heads.add(b"\nabc")), (37, 0), "what follows is its body");
+        assert!(heads.check(&request("POST", &[("content-length", "6")])).is_ok());
+        assert_eq!(heads.add(b"defGET /"), 5, "and then comes the next head");
+        assert_eq!(heads.unfinished_bytes(), 5);
     }
 
     #[test]

@@ -118,13 +118,14 @@ impl Hub {
         }
     }
 
-    /// Follows one DAG, or all.
+    /// Follows one DAG, or all, for `identity`.
     pub(crate) async fn follow(
         self: &Arc<Self>,
         dag_id: Option<String>,
         reads: &Reads,
+        identity: &str,
     ) -> Result<Following, Refusal> {
-        let last = reads.read(|reader| Ok(reader.last_position()?)).await?;
+        let last = reads.read_for(identity, |reader| Ok(reader.last_position()?)).await?;
         let (to, news) = mpsc::channel(AHEAD);
         let mut followers = lock(&self.followers);
         if followers.by_dag.is_empty() {

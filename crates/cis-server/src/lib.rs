@@ -10,10 +10,13 @@
 //! |---|---|
 //! | [`table`] | every route and what it takes to call it |
 //! | `listen`, [`socket`] | taking connections, from the network and on the socket |
+//! | `places` | how many connections there are, and which of them goes for the next |
+//! | `progress` | peers that take their answers |
 //! | `framing` | requests that say in two ways where they end |
 //! | `auth` | who may call |
 //! | `limit` | how much of the node one caller, and all of them, may use |
 //! | `body` | taking in a body, within its bounds |
+//! | `answer` | counting answers until they are sent |
 //! | `observe` | what is noted of every request |
 //! | `trace`, `meter` | which trace it belongs to; what is counted |
 //! | `route` | what answers each call |
@@ -23,6 +26,7 @@
 //! | `respond` | answers and errors, as HTTP responses |
 //! | `document` | the OpenAPI document, from the table of calls |
 
+mod answer;
 mod auth;
 mod body;
 mod document;
@@ -34,6 +38,8 @@ mod listen;
 mod meter;
 mod observe;
 pub mod page;
+mod places;
+mod progress;
 mod respond;
 mod route;
 pub mod socket;
@@ -49,6 +55,8 @@ use cis_engine::system::System;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+pub use places::FILES_WANTED;
 
 use hub::Hub;
 use kept::Kept;

@@ -6,12 +6,14 @@
 //! | requests a second | `node.rate` | |
 //! | requests under way | [`OWN_WORKING_MAX`] | [`WORKING_MAX`] |
 //! | long polls and followers | [`OWN_WAITING_MAX`] | [`WAITING_MAX`] |
-//! | bytes of bodies | [`OWN_BODIES_MAX`] | [`BODIES_MAX`] |
+//! | bytes of bodies, and of what is parsed of them | [`OWN_BODIES_MAX`] | [`BODIES_MAX`] |
+//! | bytes of answers that are not yet sent | [`OWN_ANSWERS_MAX`] | [`ANSWERS_MAX`] |
 //! | wrong tokens, by address | [`FAILURE_RATE`] | |
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cis_core::error::{ErrorCode, Refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -32,6 +34,13 @@ const OWN_BODIES_MAX: usize = 64 << 20;
 /// Bodies up to this size are bounded by the number of requests alone, so that whoever sends large ones keeps nobody
 /// from sending small ones.
 const SMALL_BODY: usize = 16 << 10;
+
+/// Bytes of answers in memory at once, until the caller has taken them. One answer always fits a caller's share.
+const ANSWERS_MAX: usize = 64 << 20;
+const OWN_ANSWERS_MAX: usize = 32 << 20;
+
+/// Answers up to this size are bounded by the number of connections alone, and cost no count.
+pub(crate) const SMALL_ANSWER: usize = 64 << 10;
 
 /// Bytes are counted in pieces of this size.
 const PIECE: usize = 4 << 10;
@@ -66,6 +75,7 @@ struct Room {
     working: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
     bodies: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
 }
 
 /// Places taken at present.
@@ -85,12 +95,7 @@ pub(crate) struct Place {
 impl Limits {
     /// Limits with this many requests a second for each identity.
     pub(crate) fn new(rate: u32) -> Self {
-        Self {
-            rate,
-            shares: Mutex::default(),
-            failures: Mutex::default(),
-            all: Room::new(WORKING_MAX, WAITING_MAX, BODIES_MAX),
-        }
+        Self { rate, shares: Mutex::default(), failures: Mutex::default(), all: Room::of_all() }
     }
 
     /// Counts a request with a wrong token; refuses it as one too many if its address made many. A request with a good
@@ -126,8 +131,8 @@ impl Limits {
             match shares.get(identity) {
                 Some(share) => share.clone(),
                 None => {
-                    let own = Room::new(OWN_WORKING_MAX, OWN_WAITING_MAX, OWN_BODIES_MAX);
-                    let share = Arc::new(Share { bucket: Mutex::new(Bucket::full(burst, now)), own });
+                    let bucket = Mutex::new(Bucket::full(burst, now));
+                    let share = Arc::new(Share { bucket, own: Room::of_one() });
                     shares.insert(identity.to_owned(), share.clone());
                     share
                 }
@@ -163,20 +168,57 @@ impl Limits {
         BodyRoom { limits: self.clone(), share, held: None, bytes: 0 }
     }
 
+    /// Room for an answer of this size, until it is sent.
+    pub(crate) fn answer(&self, share: &Share, bytes: usize) -> Result<Place, Refusal> {
+        let pieces = answer_pieces(bytes);
+        let take = |room: &Room| room.answers.clone().try_acquire_many_owned(pieces);
+        let _own = take(&share.own).map_err(|_| yours(ANSWERS))?;
+        let _all = take(&self.all).map_err(|_| everybodys(ANSWERS))?;
+        Ok(Place { _own, _all })
+    }
+
+    /// The same once there is room, but at most `wait`: for an answer that tells of something done.
+    pub(crate) async fn answer_within(
+        &self,
+        share: &Share,
+        bytes: usize,
+        wait: Duration,
+    ) -> Result<Place, Refusal> {
+        let pieces = answer_pieces(bytes);
+        let both = async {
+            let _own = share.own.answers.clone().acquire_many_owned(pieces).await.ok()?;
+            let _all = self.all.answers.clone().acquire_many_owned(pieces).await.ok()?;
+            Some(Place { _own, _all })
+        };
+        tokio::time::timeout(wait, both).await.ok().flatten().ok_or_else(|| yours(ANSWERS))
+    }
+
     /// What the owner on the socket uses: bounded as any caller's, but for its rate.
     pub(crate) fn owner_share(&self, identity: &str) -> Arc<Share> {
         let mut shares = lock(&self.shares);
-        let own = || Room::new(OWN_WORKING_MAX, OWN_WAITING_MAX, OWN_BODIES_MAX);
         let bucket = || Mutex::new(Bucket::full(self.rate.saturating_mul(2), Instant::now()));
-        let new = || Arc::new(Share { bucket: bucket(), own: own() });
+        let new = || Arc::new(Share { bucket: bucket(), own: Room::of_one() });
         shares.entry(format!("owner {identity}")).or_insert_with(new).clone()
     }
 }
 
 impl Room {
-    fn new(working: usize, waiting: usize, bodies: usize) -> Self {
+    fn of_all() -> Self {
+        Self::new(WORKING_MAX, WAITING_MAX, BODIES_MAX, ANSWERS_MAX)
+    }
+
+    fn of_one() -> Self {
+        Self::new(OWN_WORKING_MAX, OWN_WAITING_MAX, OWN_BODIES_MAX, OWN_ANSWERS_MAX)
+    }
+
+    fn new(working: usize, waiting: usize, bodies: usize, answers: usize) -> Self {
         let places = |count| Arc::new(Semaphore::new(count));
-        Self { working: places(working), waiting: places(waiting), bodies: places(bodies / PIECE) }
+        Self {
+            working: places(working),
+            waiting: places(waiting),
+            bodies: places(bodies / PIECE),
+            answers: places(answers / PIECE),
+        }
     }
 }
 
@@ -213,6 +255,13 @@ impl BodyRoom {
     }
 }
 
+const ANSWERS: &str = "bytes of answers that are not yet read";
+
+/// What an answer is counted as: one that is larger than a caller's share is sent when there is no other.
+fn answer_pieces(bytes: usize) -> u32 {
+    u32::try_from(bytes.min(OWN_ANSWERS_MAX).div_ceil(PIECE)).unwrap_or(u32::MAX)
+}
+
 fn yours(what: &str) -> Refusal {
     Refusal::new(ErrorCode::RateLimited, format!("you have too many {what}"))
         .hint("let some of them end, then try again")
@@ -228,7 +277,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Whoever has one address of an IPv6 network has all of them.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
@@ -273,8 +322,6 @@ impl Bucket {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -315,6 +362,26 @@ mod tests {
         assert!(limits.body(share("c")).grow(SMALL_BODY).is_ok(), "a small one always has room");
         drop(a);
         assert!(limits.body(share("c")).grow(1 << 20).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unread_answers_leave_room_for_others() {
+        let (limits, now) = (Limits::new(1_000), Instant::now());
+        let share = |who: &str| limits.admit(who, now).unwrap();
+        let fill = |who: &str| {
+            let held: Vec<Place> = std::iter::from_fn(|| limits.answer(&share(who), 1 << 20).ok()).collect();
+            assert_eq!(held.len(), OWN_ANSWERS_MAX >> 20);
+            held
+        };
+        let a = fill("a");
+        assert_eq!(limits.answer(&share("a"), 1 << 20).unwrap_err().code, ErrorCode::RateLimited);
+        let wait = Duration::from_secs(5);
+        let late = limits.answer_within(&share("a"), 1 << 20, wait).await;
+        assert_eq!(late.unwrap_err().code, ErrorCode::RateLimited);
+        let _b = fill("b");
+        assert_eq!(limits.answer(&share("c"), 1 << 20).unwrap_err().code, ErrorCode::Unavailable);
+        drop(a);
+        assert!(limits.answer(&share("c"), usize::MAX).is_ok(), "the largest fits, alone");
     }
 
     #[test]

@@ -40,11 +40,13 @@ pub fn page(code: ErrorCode) -> &'static str {
         NotFound
         NotYetSupported
         PayloadTooLarge
+        QuotaExceeded
         RateLimited
         RequestTimeout
         Unauthorized
         Unavailable
         ValidationFailed
+        WrongNode
     }
 }
 

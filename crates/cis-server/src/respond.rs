@@ -60,6 +60,11 @@ pub(crate) fn expected(refusal: Refusal) -> Response {
     response
 }
 
+/// A refusal as the text of a body.
+pub(crate) fn refusal_text(refusal: Refusal) -> String {
+    json!(ErrorBody::new(refusal)).to_string()
+}
+
 /// Which HTTP status a code stands for: decided here and nowhere else.
 pub(crate) fn status(code: ErrorCode) -> StatusCode {
     match code {
@@ -76,10 +81,11 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         ErrorCode::Gone => StatusCode::GONE,
         ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
         ErrorCode::Forbidden => StatusCode::FORBIDDEN,
+        ErrorCode::WrongNode => StatusCode::MISDIRECTED_REQUEST,
         ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         ErrorCode::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-        ErrorCode::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+        ErrorCode::RateLimited | ErrorCode::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
         ErrorCode::Unavailable | ErrorCode::DatabaseDamaged => StatusCode::SERVICE_UNAVAILABLE,
         ErrorCode::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
         ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -93,7 +99,8 @@ pub(crate) fn success(status: StatusCode, answer: impl Serialize) -> Response {
 
 /// The body of a good answer.
 pub(crate) fn success_text(answer: impl Serialize) -> String {
-    json!(Success::new(answer)).to_string()
+    // Not by way of a tree: what is kept as text is sent as it is.
+    serde_json::to_string(&Success::new(answer)).unwrap_or_default()
 }
 
 /// An answer that is JSON already.

@@ -1,42 +1,25 @@
 //! The API on the Unix socket of a data directory: the process that coordinates it serves every other `cis` process there.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use cis_engine::coordinator::Owner;
 use cis_engine::data_dir::with_short_path;
-use cis_engine::system::is_own_user;
+use cis_engine::system::{is_own_user, soft_file_limit};
 use tokio::net::UnixListener;
-use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 
 use crate::listen::{Peer, connection};
+use crate::places::{Capacity, Places};
 use crate::{Server, route};
 
 /// After an accept that failed (most likely no file descriptor is left), so that it is not tried without end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-
-/// Connections open at once; the next one waits in the kernel.
-const CONNECTIONS_MAX: usize = 1_024;
-
-/// Connections that have not shown the key; with one more, the oldest of them is closed.
-const STRANGERS_MAX: usize = 64;
-
-/// Whether a connection has shown the key.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Known(Arc<AtomicBool>);
-
-impl Known {
-    pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// The listening side. Dropping it stops listening and removes the socket.
 #[derive(Debug)]
@@ -72,11 +55,10 @@ impl Drop for Socket {
 async fn accept(listener: UnixListener, server: impl FnOnce() -> Server) {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
     let (mut server, served) = (Some(server), OnceLock::<(Router, Server)>::new());
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut strangers: VecDeque<(Known, AbortHandle)> = VecDeque::new();
+    let places = Places::new(Capacity::of_socket(soft_file_limit()));
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
+            places.evict_one();
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
@@ -90,19 +72,8 @@ async fn accept(listener: UnixListener, server: impl FnOnce() -> Server) {
         }
         let Some((router, server)) = served.get() else { return };
         let peer = Peer::Socket(Owner(CONNECTIONS.fetch_add(1, Ordering::Relaxed)));
-        let known = Known::default();
-        let serving =
-            connection(stream, peer, Some(known.clone()), router.clone(), server.state.leaving.clone());
-        let serving = tokio::spawn(async move {
-            serving.await;
-            drop(place);
-        });
-        strangers.retain(|(known, serving)| !known.0.load(Ordering::Relaxed) && !serving.is_finished());
-        if strangers.len() >= STRANGERS_MAX
-            && let Some((_, oldest)) = strangers.pop_front()
-        {
-            oldest.abort();
-        }
-        strangers.push_back((known, serving.abort_handle()));
+        // Commands of the owner wait for one another.
+        let place = places.wait_for_place().await;
+        tokio::spawn(connection(stream, peer, place, router.clone(), server.state.leaving.clone()));
     }
 }

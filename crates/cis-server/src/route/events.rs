@@ -38,7 +38,7 @@ pub(super) async fn follow(request: ApiRequest<FollowEvents>) -> HandlerResult {
     let run = filter.run.as_ref().and_then(|run| run.parse().ok());
     let sees_all = session.token.caller.scopes.is_none();
     let look = move |reader: &Reader| begin(reader, last.map(Position), run, sees_all);
-    let Begin { from, whole } = state.app.reads().read(look).await?;
+    let Begin { from, whole } = state.app.reads().read_for(&session.token.caller.identity, look).await?;
     let (to, events) = mpsc::channel(AHEAD);
     let tokens = state.kept.tokens_changed();
     tokio::spawn(Follower { state, session, tokens, filter, name, from, whole, to }.follow());
@@ -96,11 +96,15 @@ struct Follower {
 }
 
 impl Follower {
+    fn identity(&self) -> &str {
+        &self.session.token.caller.identity
+    }
+
     async fn follow(mut self) {
         let _counted = self.state.meter.follower();
         // Behind at first, and whenever it has not kept up: then it reads for itself.
         while let Ok(mut following) =
-            self.state.hub.follow(self.filter.dag.clone(), self.state.app.reads()).await
+            self.state.hub.follow(self.filter.dag.clone(), self.state.app.reads(), self.identity()).await
         {
             if !self.catch_up(following.from).await {
                 return;
@@ -134,7 +138,8 @@ impl Follower {
         while self.from < until {
             let from = self.from;
             let look = move |reader: &Reader| Ok((reader.log(from, BATCH)?, reader.log_floor()?));
-            let Ok((lines, floor)) = self.state.app.reads().read(look).await else { return false };
+            let read = self.state.app.reads().read_for(self.identity(), look);
+            let Ok((lines, floor)) = read.await else { return false };
             if floor > from && !self.whole {
                 // Something they should have heard is gone; when they come back, they are told so.
                 return false;

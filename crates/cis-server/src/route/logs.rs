@@ -13,7 +13,6 @@ use cis_engine::app::Look;
 use cis_engine::growth::Ear;
 use cis_engine::logs::{Lines, Next, Wanted, stream};
 use cis_store::Reader;
-use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -25,8 +24,8 @@ use crate::respond::HandlerResult;
 /// A followed log is looked at no more often than this, however much is printed.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Batches of lines that may wait for a slow reader before it is read no further.
-const AHEAD: usize = 2;
+/// Batches of lines that may wait for a slow reader before it is read no further; each is a few dozen KiB.
+const AHEAD: usize = 1;
 
 /// The most lines of a task that can be asked for by their end.
 const TAIL_MAX: usize = 10_000;
@@ -50,7 +49,7 @@ pub(super) async fn logs(request: ApiRequest<RunLogs>) -> HandlerResult {
         let grows = (follow && !run.status.is_terminal()).then_some(run.key);
         Ok((grows, Lines::open(reader, data_dir, run, wanted)?))
     };
-    let (grows, lines) = state.app.reads().read(look).await?;
+    let (grows, lines) = state.app.reads().read_for(&session.token.caller.identity, look).await?;
     let ear = match grows {
         Some(run) => Some(state.app.ear(run).await?),
         None => None,
@@ -74,7 +73,8 @@ async fn tell(
         let seen = *changes.borrow_and_update();
         ear.iter_mut().for_each(Ear::forget);
         let look = move |reader: &Reader| Ok((lines.next(reader)?, lines));
-        let Ok((next, read)) = state.app.reads().read(look).await else { return };
+        let reading = state.app.reads().read_for(&session.token.caller.identity, look);
+        let Ok((next, read)) = reading.await else { return };
         lines = read;
         // A caller that may no longer call hears no more.
         if !matches!(session.again(&state).await, Ok(Some(_))) {
@@ -110,5 +110,11 @@ async fn tell(
 
 /// A line of JSON for each.
 fn text(lines: &[LogLine]) -> Bytes {
-    lines.iter().map(|line| format!("{}\n", json!(line))).collect::<String>().into()
+    let mut text = Vec::new();
+    for line in lines {
+        // Neither writing to memory nor a line can fail.
+        let _ = serde_json::to_writer(&mut text, line);
+        text.push(b'\n');
+    }
+    text.into()
 }

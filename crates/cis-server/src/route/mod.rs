@@ -28,19 +28,19 @@ use cis_api::call::Method;
 use cis_api::calls::{
     AppendLog, ApproveReview, ApproveTask, AttachRun, CancelRun, ClaimTasks, CompleteTask, ConfirmDag,
     CreateToken, DagStatus, DrainNode, FailTask, FollowChanges, FollowEvents, HandOver, ListDagRuns,
-    ListDags, ListNodes, ListPending, ListRuns, ListTasks, ListTokens, PauseRun, PauseScope, PruneRuns,
-    PublishDag, RejectDag, RejectReview, RejectTask, ReleaseTask, RenewLease, ReportProgress, ResumeRun,
-    RetryTask, RevokeToken, RunDefinition, RunLogs, ShowCaller, ShowCoordinator, ShowDag, ShowDagPublish,
-    ShowReady, ShowReview, ShowRun, StartRun, SubmitTask, UndrainNode, UnpauseRun, UnpauseScope, WhyDag,
-    WhyRun,
+    ListDags, ListNodes, ListPending, ListRuns, ListTasks, ListTokens, PauseRun, PauseScope, ProveNode,
+    PruneRuns, PublishDag, RejectDag, RejectReview, RejectTask, ReleaseTask, RenewLease, ReportProgress,
+    ResumeRun, RetryTask, RevokeToken, RunDefinition, RunLogs, ShowCaller, ShowCoordinator, ShowDag,
+    ShowDagPublish, ShowReady, ShowReview, ShowRun, StartRun, SubmitTask, UndrainNode, UnpauseRun,
+    UnpauseScope, WhyDag, WhyRun,
 };
 use cis_api::{Access, Call};
-use cis_engine::app::{Answer, App};
+use cis_engine::app::{Answer, App, Read};
 use cis_store::port::Once;
 
 use crate::State;
 use crate::observe;
-use crate::respond::{HandlerResult, refused, success};
+use crate::respond::{HandlerResult, json, refused, success, success_text};
 use request::ApiRequest;
 
 pub(crate) use pages::described as described_pages;
@@ -73,10 +73,24 @@ macro_rules! plain {
 }
 
 plain! {
-    PublishDag ShowDagPublish ConfirmDag RejectDag ListDagRuns WhyDag ShowDag ListDags ListPending ShowReview ApproveReview
-    RejectReview ListRuns ShowRun ListTasks WhyRun CancelRun SubmitTask RenewLease ReportProgress AppendLog CompleteTask
-    FailTask ReleaseTask ApproveTask RejectTask PauseRun UnpauseRun PauseScope UnpauseScope DrainNode UndrainNode ListTokens
-    CreateToken RevokeToken ListNodes ShowCaller ShowCoordinator HandOver PruneRuns
+    PublishDag ConfirmDag RejectDag ApproveReview RejectReview CancelRun SubmitTask RenewLease ReportProgress AppendLog
+    CompleteTask FailTask ReleaseTask ApproveTask RejectTask PauseRun UnpauseRun PauseScope UnpauseScope DrainNode
+    UndrainNode CreateToken RevokeToken ListNodes ShowCaller ShowCoordinator HandOver PruneRuns
+}
+
+/// Calls that only read: they are answered on the thread that reads, since what they tell may be large.
+macro_rules! reading {
+    ($($call:ident)*) => {
+        $(impl Serve for $call {
+            fn handler() -> MethodRouter<State> {
+                on(method(Self::METHOD), answer_read::<Self>)
+            }
+        })*
+    };
+}
+
+reading! {
+    ShowDagPublish ListDagRuns WhyDag ShowDag ListDags ListPending ShowReview ListRuns ShowRun ListTasks WhyRun ListTokens
 }
 
 /// Calls that are answered by code of their own.
@@ -93,6 +107,7 @@ macro_rules! special {
 special! {
     DagStatus => status::status;
     ShowReady => pages::ready;
+    ProveNode => pages::prove;
     ClaimTasks => claim::claim;
     RunLogs => logs::logs;
     FollowEvents => events::follow;
@@ -137,14 +152,24 @@ where
     Ok(told::<C>(state.app.call(&sender, request).await?))
 }
 
+/// Answers a call that only reads.
+async fn answer_read<C: Read>(request: ApiRequest<C>) -> HandlerResult {
+    let ApiRequest { state, session, sender, request, .. } = request;
+    drop(session);
+    let write = |answer: C::Response| (status_of::<C>(&answer), success_text(answer));
+    let (status, text) = state.app.read_as(&sender, request, write).await?;
+    Ok(json(status, text.into()))
+}
+
+fn status_of<C: Call>(answer: &C::Response) -> StatusCode {
+    StatusCode::from_u16((C::STATUS)(answer)).unwrap_or(StatusCode::OK)
+}
+
 /// The response with an answer of the app.
 fn told<C: Call>(once: Once<C::Response>) -> Response {
     let Once { answer, replayed } = once;
     let response = match answer {
-        Ok(answer) => {
-            let status = StatusCode::from_u16((C::STATUS)(&answer)).unwrap_or(StatusCode::OK);
-            success(status, answer)
-        }
+        Ok(answer) => success(status_of::<C>(&answer), answer),
         Err(refusal) => refused(refusal),
     };
     mark_replayed(response, replayed)

@@ -5,12 +5,12 @@ use std::sync::LazyLock;
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, State as Has};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::extract::{Path, Query, State as Has};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::Response;
 use cis_api::calls::ShowReady;
 use cis_api::error::Success;
-use cis_api::node::Up;
+use cis_api::node::{ProofQuery, Up};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_engine::app::check_whole_node;
 use serde_json::json;
@@ -60,6 +60,17 @@ pub(super) async fn ready(request: ApiRequest<ShowReady>) -> Response {
         return expected(Refusal::new(ErrorCode::Unavailable, "the node is not ready"));
     }
     state.app.call(&sender, request).await.map_or_else(expected, told::<ShowReady>)
+}
+
+/// Proves to a caller without a token which node this is.
+pub(super) async fn prove(Has(state): Has<State>, uri: Uri) -> HandlerResult {
+    let asked = Query::<ProofQuery>::try_from_uri(&uri).map_err(|e| {
+        Refusal::new(ErrorCode::ValidationFailed, format!("the query does not fit: {}", e.body_text()))
+    })?;
+    let Some(prover) = &state.app.settings().prover else {
+        return Err(Refusal::new(ErrorCode::WrongNode, "this process coordinates, and is no node").into());
+    };
+    Ok(success(StatusCode::OK, prover.prove(&asked)?))
 }
 
 /// How it is doing, for Prometheus.

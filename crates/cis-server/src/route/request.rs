@@ -22,10 +22,6 @@ use crate::body;
 use crate::limit::BodyRoom;
 use crate::respond::{RefusedResponse, expected};
 
-/// A request's body at most; a definition's, where one is expected.
-const BODY_BYTES_MAX: usize = 8 << 20;
-const DEFINITION_BYTES_MAX: usize = 32 << 20;
-
 /// The longest name a caller may give a request.
 pub(crate) const KEY_MAX: usize = 255;
 
@@ -53,9 +49,9 @@ impl<C: Call> FromRequest<State> for ApiRequest<C> {
             refuse(Refusal::new(ErrorCode::ValidationFailed, why))
         })?;
         let is_definition = C::PATH == PublishDag::PATH || C::NAME == RunDefinition::NAME;
-        let bytes_max = if is_definition { DEFINITION_BYTES_MAX } else { BODY_BYTES_MAX };
+        let bounds = if is_definition { body::DEFINITION } else { body::PLAIN };
         let mut room = state.limits.body(session.share.clone());
-        let (bytes, key) = read_body(body, bytes_max, &mut room, &parts, &session.token.caller).await?;
+        let (bytes, key) = read_body(body, bounds, &mut room, &parts, &session.token.caller).await?;
         let body = C::Body::read(&bytes).map_err(refuse)?;
         let sender = session.sender(key);
         let request = Request::new(path, query.0, body);
@@ -76,12 +72,12 @@ async fn read_head(parts: &mut Parts, state: &State) -> Result<(Session, RawPath
 /// The body, and the caller's name for the request.
 async fn read_body(
     body: Body,
-    bytes_max: usize,
+    bounds: body::Bounds,
     room: &mut BodyRoom,
     parts: &Parts,
     caller: &Caller,
 ) -> Result<(Bytes, Option<IdempotencyKey>), Response> {
-    let bytes = body::read(body, bytes_max, room).await.map_err(expected)?;
+    let bytes = body::read(body, bounds, room).await.map_err(expected)?;
     let key = key(&parts.method, &parts.uri, &parts.headers, &bytes, caller).map_err(refuse)?;
     if parts.method != Method::GET && parts.method != Method::HEAD {
         check_kind(&parts.headers).map_err(refuse)?;

@@ -76,7 +76,7 @@ async fn stand(state: &State, sender: &Sender, view: &View) -> Result<Stand, Ref
     }
     let (by, of, at) = (sender.caller.clone(), view.clone(), state.clone());
     let (slots, now) = (Some(state.app.options().slots), state.app.now());
-    let stand = state.app.reads().read(move |reader| {
+    let stand = state.app.reads().read_for(&sender.caller.identity, move |reader| {
         // Another request may have looked while this one waited for its turn.
         if let Some(stand) = at.kept.stand(&of) {
             return Ok(stand);
