@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::sandbox::Stage;
+
 /// The coordination node for fleets of AI agents: publish DAGs of tasks, confirm them, run them durably, and see
 /// what happened and why.
 #[derive(Debug, Parser)]
@@ -31,6 +33,9 @@ pub struct Global {
     /// The token to call it with, instead of the owner's
     #[arg(long, global = true, value_name = "TOKEN", env = "CIS_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
+    /// The DID that the node must prove to have before it is sent the token
+    #[arg(long, global = true, value_name = "DID", env = "CIS_NODE_DID")]
+    pub node_did: Option<String>,
     /// Print JSON for machines
     #[arg(long, global = true)]
     pub json: bool,
@@ -118,12 +123,17 @@ pub enum Command {
     Completions { shell: clap_complete::Shell },
     /// Coordinate this data directory until no run is left (detached runs start this for you)
     Coordinator(CoordinatorArgs),
-    /// Become a command that cannot reach a directory
+    /// One of the processes on the way to a command that cannot reach a directory
     #[command(hide = true)]
     Confined {
+        #[arg(long, value_enum)]
+        stage: Stage,
         #[arg(long, value_name = "DIR")]
         hide: PathBuf,
-        #[arg(required = true, last = true)]
+        /// Try it without a command
+        #[arg(long)]
+        probe: bool,
+        #[arg(last = true)]
         command: Vec<OsString>,
     },
 }
@@ -292,6 +302,9 @@ pub struct StatusArgs {
     /// Keep showing it until it ends
     #[arg(short, long)]
     pub watch: bool,
+    /// Show only this task, with values that are too large to be shown among others
+    #[arg(long, value_name = "TASK", conflicts_with = "watch")]
+    pub task: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -507,7 +520,7 @@ pub struct WorkArgs {
     /// End after one task, with its command's exit code
     #[arg(long)]
     pub once: bool,
-    /// The command; the task's input is on its standard input and in `CIS_INPUT`
+    /// The command; the task's input is on its standard input and in the file `CIS_INPUT_FILE`
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
 }
@@ -515,7 +528,7 @@ pub struct WorkArgs {
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
     /// Run a command as an agent: it gets a token that may publish, work and read until the command ends, and where
-    /// the kernel has Landlock it cannot reach the data directory
+    /// the kernel has namespaces or Landlock it cannot reach the data directory
     Run(AgentArgs),
 }
 
@@ -529,7 +542,8 @@ pub struct AgentArgs {
     /// How long its token is good at most, should nobody be left to take it back
     #[arg(long, value_name = "DURATION", default_value = "24h")]
     pub expires: String,
-    /// Hide the data directory from it: if the kernel can, or not at all, or refuse to start where it cannot
+    /// Keep it from the data directory and from processes outside: by the best means that works here (auto), by one of the
+    /// two, by any or refuse to start (require), or not at all
     #[arg(long, value_enum, default_value_t = Sandbox::Auto)]
     pub sandbox: Sandbox,
     /// The command and its arguments
@@ -540,6 +554,8 @@ pub struct AgentArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Sandbox {
     Auto,
+    Namespaces,
+    Landlock,
     Require,
     Off,
 }

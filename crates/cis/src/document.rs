@@ -24,7 +24,8 @@ pub fn to_value(dag: &Dag) -> Result<Value, Refusal> {
 }
 
 /// The DAG that a node tells as `canonical`, with the skills that are pinned in it.
-pub fn from_canonical(canonical: Value, dag_id: &DagId, scope: &Scope) -> Result<Dag, Refusal> {
+pub fn from_canonical(canonical: &str, dag_id: &DagId, scope: &Scope) -> Result<Dag, Refusal> {
+    let canonical: Value = serde_json::from_str(canonical).map_err(unreadable)?;
     let skills = match canonical.get("skills") {
         Some(skills) => serde_json::from_value(skills.clone()).map_err(unreadable)?,
         None => std::collections::BTreeMap::new(),
@@ -228,8 +229,8 @@ mod tests {
         let back = parse(to_value(&dag).unwrap().to_string().as_bytes(), Format::Json, &Defaults::default());
         assert_eq!(back.unwrap().dag, dag);
         dag.skills = [("lint".to_owned(), "sha256:1".to_owned())].into();
-        let told = serde_json::from_str(&canonical::canonical_json(&dag)).unwrap();
-        assert_eq!(from_canonical(told, &dag.dag_id, &dag.scope).unwrap(), dag);
+        let text = canonical::canonical_json(&dag);
+        assert_eq!(from_canonical(&text, &dag.dag_id, &dag.scope).unwrap(), dag);
     }
 
     /// Both documents of `dag` say the same, and show everything that they say.

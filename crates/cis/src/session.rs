@@ -371,10 +371,7 @@ pub fn take_over(
             return Ok(lock);
         }
         let client = client(data_dir)?;
-        let hello = CallOptions { patience: HELLO_MAX, ..CallOptions::default() };
-        let info =
-            client.try_call(&Request::<ShowCoordinator>::new(Nothing {}, Nothing {}, Nothing {}), hello);
-        match info {
+        match greet(&client) {
             Ok(info) if info.kind == CoordinatorKind::Node && !wait => return Err(second_node(&info)),
             Ok(info) if info.kind == CoordinatorKind::Node => {
                 let at = info.address.unwrap_or_default();
@@ -383,7 +380,7 @@ pub fn take_over(
             Ok(info) => {
                 let body = HandOverBody { pid: Some(std::process::id()) };
                 let request = Request::<HandOver>::new(Nothing {}, Nothing {}, body);
-                match client.try_call(&request, hello) {
+                match client.try_call(&request, hello()) {
                     Err(CallError::Refused(refusal)) if !refusal.is_leaving() => {
                         let hint = refusal.hint.as_ref().map_or(String::new(), |hint| format!("; {hint}"));
                         tell_once(format!("waiting for process {}: {refusal}{hint}", info.pid));
@@ -407,9 +404,32 @@ fn second_node(info: &CoordinatorInfo) -> Refusal {
 
 /// What the coordinator of a data directory says of itself; nothing if there is none that answers.
 pub fn coordinator_of(data_dir: &DataDir) -> Option<CoordinatorInfo> {
+    greet(&client(data_dir).ok()?).ok()
+}
+
+/// Why the process that holds the coordinator's lock does not answer, and what to do about it.
+pub fn why_silent(data_dir: &DataDir) -> Refusal {
+    let mut unreachable = Unreachable::default();
+    for _ in 0..UNANSWERED_MAX {
+        let tried = client(data_dir).and_then(|client| match greet(&client) {
+            Ok(_) => Ok(()),
+            Err(error) => unreachable.count(&client, error),
+        });
+        if let Err(refusal) = tried {
+            return refusal;
+        }
+    }
+    silent(None)
+}
+
+/// Asks a coordinator about itself.
+fn greet(client: &Client) -> Result<CoordinatorInfo, CallError> {
     let request = Request::<ShowCoordinator>::new(Nothing {}, Nothing {}, Nothing {});
-    let patience = CallOptions { patience: HELLO_MAX, ..CallOptions::default() };
-    client(data_dir).ok()?.try_call(&request, patience).ok()
+    client.try_call(&request, hello())
+}
+
+fn hello() -> CallOptions<'static> {
+    CallOptions { patience: HELLO_MAX, ..CallOptions::default() }
 }
 
 /// A caller of the coordinator of a data directory, as its owner.
@@ -433,9 +453,7 @@ fn open_link(options: &Options, settings: &Settings, patience: u32) -> Result<Li
             return Ok(Link::Here(Box::new(here)));
         }
         let client = client(&options.data_dir)?;
-        let request = Request::<ShowCoordinator>::new(Nothing {}, Nothing {}, Nothing {});
-        let hello = CallOptions { patience: HELLO_MAX, ..CallOptions::default() };
-        match client.try_call(&request, hello) {
+        match greet(&client) {
             Ok(_) => return Ok(Link::There(client)),
             Err(error) => unreachable.count(&client, error)?,
         }

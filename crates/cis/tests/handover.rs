@@ -195,7 +195,7 @@ fn second_node_that_waits_serves_when_the_first_has_gone() {
 #[test]
 fn coordinator_of_an_older_version_is_named_with_what_to_type() {
     let node = gated();
-    node.ok(["run", "--dry-run", "gated.toml"]);
+    node.ok(["dag", "publish", "gated.toml"]);
     let data_dir = DataDir::create(&node.data).unwrap();
     let _lock = data_dir.try_lock().unwrap().expect("a free lock");
     // It speaks no HTTP: whatever comes, it closes the connection.
@@ -204,4 +204,7 @@ fn coordinator_of_an_older_version_is_named_with_what_to_type() {
     let own = format!("process {}", std::process::id());
     node.cis(["dag", "publish", "gated.toml"]).code(1).tells(&own).tells("older version of `cis`");
     node.cis(["node", "start", "--bind", "127.0.0.1:0"]).code(1).tells(&own);
+    let examined = node.cis(["doctor", "--json"]).code(1).json();
+    let coordinator = &examined["checks"][0];
+    assert!(coordinator["detail"].as_str().unwrap().contains(&own) && coordinator["hint"].is_string());
 }

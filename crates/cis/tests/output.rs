@@ -3,6 +3,9 @@
 
 mod support;
 
+use rustix::process::Signal;
+use serde_json::json;
+use support::http::{Client, field};
 use support::{Node, process};
 
 #[test]
@@ -128,4 +131,68 @@ fn nobody_keeps_a_finished_task_waiting_by_holding_its_output() {
     go.let_through(1);
     run.wait().code(0);
     process::kill(pid);
+}
+
+/// A claim, a full log, a release, and all that again: it ends, and the disk holds no more than the task's budget.
+#[test]
+fn claims_that_are_logged_to_and_released_again_and_again_come_to_an_end() {
+    const CAP: usize = 128 << 10;
+    const PIECE: usize = 16 << 10;
+    let node = Node::new().with("CIS_LOG_CAP", "128KiB");
+    let up = node.up();
+    let worker = up.client.with(&node.token(["did:cis:worker:w", "--as", "worker"]));
+    up.client.run(&field("d", 1, &json!({})));
+    let text = "x\n".repeat(PIECE / 2);
+    let mut last = json!("ready");
+    let mut attempts = 0;
+    while last == "ready" {
+        let task = worker.claim(&json!({"wait_secs": 30})).remove(0);
+        attempts += 1;
+        assert!(attempts < 20, "it goes on for ever");
+        for n in 1..=CAP / PIECE {
+            let told = worker.say(&task, "log", json!({"offset": (n - 1) * PIECE, "text": text}));
+            assert_eq!(told.json()["offset"], n * PIECE, "what is cut is told all the same");
+        }
+        last = worker.say(&task, "release", json!({})).json()["status"].clone();
+    }
+    // Three are free, three more are takeovers, and the next is one too many.
+    assert_eq!((last, attempts), (json!("failed"), 7));
+    let told = up.client.until_over("d");
+    assert_eq!((&told["status"], &told["tasks"][0]["cause"]), (&json!("failed"), &json!("given back")));
+    let logs = std::fs::read_dir(node.data.join("logs/1")).unwrap();
+    let stored: u64 = logs.map(|log| log.unwrap().metadata().unwrap().len()).sum();
+    assert!(stored <= 4 * CAP as u64 + 3 * (64 << 10), "{stored}");
+    for (attempt, pieces) in [("1", 7), ("7", 3)] {
+        let shown = node.ok(["logs", "d", "--attempt", attempt]).out;
+        let full = text.repeat(pieces) + "the log is full: what follows is not kept\n";
+        assert!(shown == full, "{attempt}: {} bytes instead of {}", shown.len(), full.len());
+    }
+}
+
+#[test]
+fn pieces_of_one_byte_go_on_after_a_restart() {
+    let node = Node::new();
+    let up = node.up();
+    up.client.run(&field("d", 1, &json!({})));
+    let task = up.client.claim(&json!({"wait_secs": 30})).remove(0);
+    let say = |client: &Client, stream: &str, offset: usize| {
+        client.say(&task, "log", json!({"stream": stream, "offset": offset, "text": "x"})).json()["offset"]
+            .clone()
+    };
+    for n in 0..100 {
+        assert_eq!(say(&up.client, "stdout", n), n + 1);
+    }
+    assert_eq!(say(&up.client, "stderr", 0), 1);
+    up.running.signal(Signal::KILL);
+    up.running.wait();
+    let up = node.up();
+    assert_eq!(say(&up.client, "stdout", 50), 100, "told again");
+    assert_eq!(say(&up.client, "stdout", 100), 101);
+    assert_eq!(say(&up.client, "stderr", 1), 2);
+    assert_eq!(up.client.say(&task, "complete", json!({})).status, 200);
+    let told = up.client.until_over("d");
+    assert_eq!(
+        (&told["tasks"][0]["log_bytes"], &told["tasks"][0]["output"]),
+        (&json!(103), &json!("x".repeat(101)))
+    );
 }

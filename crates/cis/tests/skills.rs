@@ -178,10 +178,10 @@ fn directories_that_a_sandboxed_agent_locks_hold_up_neither_publishing_nor_a_sta
     let up = node.up();
     publish(&up, "first");
     let (held, gate) = (node.fifo("held"), node.fifo("gate"));
-    // A sandbox shuts the files of the data directory; its directories can still be opened, and what is open be locked.
+    // Landlock shuts the files of the data directory; its directories can still be opened, and what is open be locked.
     let lock = r#"exec 8< "$CIS_DATA_DIR" 9< "$CIS_DATA_DIR/skills"
         flock -x 8 && flock -x 9 && echo both > held; read -r _ < gate"#;
-    let agent = node.spawn(["agent", "run", "a", "--", "sh", "-c", lock]);
+    let agent = node.spawn(["agent", "run", "--sandbox", "landlock", "a", "--", "sh", "-c", lock]);
     assert_eq!(held.line(), "both");
     publish(&up, "second");
     up.running.signal(rustix::process::Signal::TERM);

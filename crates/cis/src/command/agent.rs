@@ -1,16 +1,14 @@
 //! `cis agent run`: an agent's command with a token of its own, out of reach of the data directory.
 //!
 //! ```text
-//!   cis agent run ── token ──► cis confined (Landlock) ── exec ──► CMD
+//!   cis agent run ── token ──► cis confined (namespaces, or Landlock) ──► CMD
 //!        └─ passes signals on, waits, takes the token back
 //! ```
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command as Process};
 
@@ -24,13 +22,11 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::is_name;
 use cis_engine::coordinator::Options;
 use cis_engine::system::user;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
 
-use super::{Failure, Outcome, Setup, token};
+use super::{Failure, Outcome, Setup, identity, token};
 use crate::cli::{AgentArgs, Sandbox};
-use crate::sandbox;
+use crate::sandbox::supervise::{has_terminal, hear_signals, supervise};
+use crate::sandbox::{Kind, SandboxError, Stage, landlock, namespaces, probe_namespaces};
 use crate::session::Session;
 use crate::term::reveal;
 
@@ -41,17 +37,19 @@ const EXIT_UNUSABLE: u8 = 126;
 /// A node, and a token to call it with.
 struct Access {
     address: String,
+    did: Did,
     token: NewToken,
 }
 
 /// Runs the command; ends as it ends.
 pub(super) fn run(setup: &Setup, args: &AgentArgs) -> Outcome {
     let options = setup.options()?;
-    let confine = is_confined(args.sandbox)?;
+    let kind = choose(args.sandbox, &options)?;
     // From here on a signal waits until there is a command to pass it on to, and a token to take back.
-    let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).map_err(|e| unable("hear signals", &e))?;
+    let signals = hear_signals().map_err(|e| unable("hear signals", &e))?;
     let access = access(setup, &options, args)?;
-    let ended = command(&options, args, &access, confine).and_then(|child| wait(child, signals));
+    let ended = command(&options, args, &access, kind)
+        .and_then(|child| supervise(&child, signals).map_err(|e| unable("wait for the command", &e)));
     if let Err(refusal) = take_back(setup, &options, &access.token) {
         let (id, lasts) = (&access.token.token_id, &args.expires);
         tell!("warning: its token `{id}` could not be taken back: {}", reveal(&refusal.to_string()));
@@ -60,25 +58,58 @@ pub(super) fn run(setup: &Setup, args: &AgentArgs) -> Outcome {
     ended
 }
 
-/// Is the data directory to be hidden? Says so where it should be and cannot.
-fn is_confined(wish: Sandbox) -> Result<bool, Failure> {
-    let available = wish != Sandbox::Off && sandbox::is_available();
-    if available {
-        return Ok(true);
+/// Says which sandbox it is to be, or that there is none; refuses where one is asked for that does not work here.
+fn choose(wish: Sandbox, options: &Options) -> Result<Option<Kind>, Failure> {
+    if wish == Sandbox::Off {
+        warn("`--sandbox off`: the data directory is not hidden from it");
+        return Ok(None);
     }
-    let why = match wish {
-        Sandbox::Off => "the data directory is not hidden from it",
-        _ => "this kernel has no Landlock: the data directory cannot be hidden from it",
+    let hide = options.data_dir.root();
+    let namespaces = match wish {
+        Sandbox::Landlock => Err("not asked for".to_owned()),
+        _ => probe_namespaces(&options.exe, hide),
     };
-    if wish == Sandbox::Require {
-        return Err(Refusal::new(ErrorCode::Unavailable, why)
-            .hint(
-                "enable Landlock (`lsm=` on the kernel's command line), or give the agent a user of its own",
-            )
-            .into());
+    let scoped = landlock::can_scope();
+    let Err(why) = namespaces else {
+        let sockets =
+            if scoped { "" } else { "; abstract sockets are open to it: this kernel cannot scope them" };
+        tell!("sandbox: namespaces{sockets}");
+        return Ok(Some(Kind::Namespaces));
+    };
+    let why = format!("namespaces do not work here ({})", reveal(&why));
+    if wish == Sandbox::Namespaces {
+        return Err(refuse(&why, "`--sandbox auto` takes Landlock instead"));
     }
-    tell!("warning: {why}; whoever runs as `{}` can become the owner of the node", user());
-    Ok(false)
+    if landlock::is_available() {
+        let fallback = if wish == Sandbox::Landlock { String::new() } else { format!("; {why}") };
+        let open = if scoped {
+            ""
+        } else {
+            "; signals and abstract sockets are open to it: this kernel cannot scope them"
+        };
+        tell!("sandbox: Landlock{open}{fallback}");
+        return Ok(Some(Kind::Landlock));
+    }
+    let none = "this kernel has no Landlock";
+    match wish {
+        Sandbox::Landlock => Err(refuse(none, "`--sandbox auto` takes namespaces where they work")),
+        Sandbox::Require => Err(refuse(
+            &format!("{why}, and {none}"),
+            "allow user namespaces or enable Landlock (`lsm=` on the kernel's command line), or give the agent a user of its own",
+        )),
+        _ => {
+            warn(&format!("{why}, and {none}: the data directory cannot be hidden from it"));
+            Ok(None)
+        }
+    }
+}
+
+fn warn(why: &str) {
+    tell!("warning: no sandbox: {why}; a process of `{}` can become the owner of the node", user());
+}
+
+fn refuse(why: &str, hint: &str) -> Failure {
+    Refusal::new(ErrorCode::Unavailable, why.to_owned()).hint(hint).into()
 }
 
 fn access(setup: &Setup, options: &Options, args: &AgentArgs) -> Result<Access, Failure> {
@@ -96,67 +127,44 @@ fn access(setup: &Setup, options: &Options, args: &AgentArgs) -> Result<Access, 
             .hint("`cis node start` starts one")
             .into());
     };
+    let did = identity::own(setup, &options.data_dir)?.did;
     let token = session.call(&Request::<CreateToken>::new(Nothing {}, Nothing {}, body))?;
     session.close()?;
-    Ok(Access { address, token })
+    Ok(Access { address, did, token })
 }
 
 /// Starts the command. Of what CIS reads from the environment it gets the way to its data, and no secret but its own.
-fn command(options: &Options, args: &AgentArgs, access: &Access, confine: bool) -> Result<Child, Failure> {
+fn command(
+    options: &Options,
+    args: &AgentArgs,
+    access: &Access,
+    kind: Option<Kind>,
+) -> Result<Child, Failure> {
     let (program, rest) = args.command.split_first().ok_or_else(|| Failure::usage("there is no command"))?;
-    let mut process = match confine {
-        true => {
+    let mut process = match kind {
+        Some(kind) => {
+            let stage = if kind == Kind::Namespaces { "namespaces" } else { "landlock" };
             let mut process = Process::new(&options.exe);
-            process.arg("confined").arg("--hide").arg(options.data_dir.root()).arg("--").arg(program);
+            process.args(["confined", "--stage", stage, "--hide"]).arg(options.data_dir.root());
+            process.arg("--").arg(program);
             process
         }
-        false => Process::new(program),
+        None => Process::new(program),
     };
+    // Signals to one's own process group would reach what was started beside this process. A terminal needs them to: it
+    // stops and interrupts what is in one group.
+    if kind.is_some() && !has_terminal() {
+        process.process_group(0);
+    }
     for (name, _) in std::env::vars_os() {
         if name.as_bytes().starts_with(b"CIS_") && name != "CIS_HOME" && name != "CIS_DATA_DIR" {
             process.env_remove(name);
         }
     }
     process.args(rest).env("CIS_TOKEN", &access.token.token).env("CIS_NODE", &access.address);
+    // Should the node go and another process take its port, that one is not sent the token.
+    process.env("CIS_NODE_DID", access.did.as_str());
     process.spawn().map_err(|e| not_started(program, &e))
-}
-
-/// Waits for the command, and passes on what we are told meanwhile.
-fn wait(mut child: Child, mut signals: Signals) -> Outcome {
-    let (handle, target) = (signals.handle(), pidfd(&child));
-    let listening = std::thread::Builder::new().name("cis-signals".into()).spawn(move || {
-        for signal in signals.forever() {
-            pass_on(target.as_ref(), signal);
-        }
-    });
-    let ended = child.wait();
-    handle.close();
-    if let Ok(thread) = listening {
-        let _ = thread.join();
-    }
-    let status = ended.map_err(|e| unable("wait for the command", &e))?;
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
-    Ok(u8::try_from(code).unwrap_or(1))
-}
-
-fn pidfd(child: &Child) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(child.id().cast_signed())?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
-}
-
-/// Passes a signal on, unless a terminal has told the command itself.
-fn pass_on(target: Option<&OwnedFd>, signal: i32) {
-    let by_terminal = matches!(signal, SIGINT | SIGQUIT) && is_in_foreground();
-    if let (Some(target), Some(signal), false) = (target, Signal::from_named_raw(signal), by_terminal) {
-        // It may have ended just now.
-        let _ = pidfd_send_signal(target, signal);
-    }
-}
-
-/// Does Ctrl-C at our terminal reach our process group?
-fn is_in_foreground() -> bool {
-    let group = File::open("/dev/tty").and_then(|terminal| Ok(rustix::termios::tcgetpgrp(&terminal)?));
-    group.is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
 /// The process that coordinates by now takes the token back; without one, this process does.
@@ -171,14 +179,28 @@ fn take_back(setup: &Setup, options: &Options, token: &NewToken) -> Result<(), R
     session.close()
 }
 
-/// `cis confined`: becomes the command, out of reach of `hide`; or nothing at all.
-pub(super) fn confined(hide: &Path, command: &[OsString]) -> Outcome {
-    let (program, rest) = command.split_first().ok_or_else(|| Failure::usage("there is no command"))?;
-    sandbox::hide(hide).map_err(|e| {
-        let why = format!("cannot hide `{}`: {e}", hide.display());
-        Failure { exit: EXIT_UNUSABLE, ..Failure::new(ErrorCode::Unavailable, why) }
-    })?;
-    Err(not_started(program, &Process::new(program).args(rest).exec()))
+/// `cis confined`: becomes the command, or starts it, out of reach of `hide`; or does nothing at all.
+pub(super) fn confined(stage: Stage, hide: &Path, probe: bool, command: &[OsString]) -> Outcome {
+    if command.is_empty() && !probe && stage != Stage::Init {
+        return Err(Failure::usage("there is no command"));
+    }
+    let refused = |e: SandboxError| Failure {
+        exit: EXIT_UNUSABLE,
+        ..Failure::new(ErrorCode::Unavailable, format!("no sandbox: {e}"))
+    };
+    match stage {
+        Stage::Landlock => {
+            landlock::hide(hide).map_err(refused)?;
+            let Some((program, rest)) = command.split_first() else { return Ok(0) };
+            Err(not_started(program, &Process::new(program).args(rest).exec()))
+        }
+        Stage::Namespaces => namespaces::run(hide, command).map_err(refused),
+        Stage::Init => match namespaces::run_init(hide).map_err(refused)? {},
+        Stage::Command => match (namespaces::become_command(command).map_err(refused)?, command.first()) {
+            (Some(e), Some(program)) => Err(not_started(program, &e)),
+            _ => Ok(0),
+        },
+    }
 }
 
 fn not_started(program: &OsString, e: &io::Error) -> Failure {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{Failure, Outcome, Setup, list};
 use crate::config::ConfigError;
-use crate::session::coordinator_of;
+use crate::session::{coordinator_of, why_silent};
 use crate::term::report::warn;
 use crate::term::table::Cell;
 use crate::term::{Face, Table, Tone, reveal, text, time};
@@ -21,7 +21,8 @@ use crate::term::{Face, Table, Tone, reveal, text, time};
 /// `cis doctor`.
 pub(super) fn doctor(setup: &Setup, repair: bool) -> Outcome {
     let data_dir = here(setup)?;
-    let examined = doctor::examine(&data_dir, coordinator_of(&data_dir).as_ref(), repair)?;
+    let about = coordinator_of(&data_dir);
+    let examined = doctor::examine(&data_dir, about.as_ref(), || why_silent(&data_dir), repair)?;
     let sound = !examined.iter().any(|examined| examined.state.is_bad());
     if setup.json {
         say_json!(json!({"success": true, "sound": sound, "checks": examined}));

@@ -1,6 +1,6 @@
 //! From what people type (`backup`, `backup#42`, a run id, a review id) to what the store has.
 
-use cis_api::dag::DagSummary;
+use cis_api::dag::{DagSummary, RevisionSummary};
 use cis_api::review::Review;
 use cis_api::run::RunSummary;
 use cis_core::dag::Dag;
@@ -36,7 +36,29 @@ impl Found {
         let meant =
             revisions.into_iter().find(|line| self.revision.is_none_or(|named| line.revision == named));
         let meant = meant.ok_or_else(|| Failure::new(ErrorCode::Internal, "a DAG without a revision"))?;
-        Ok(self.source.definition(&self.dag.dag_id, &self.dag.scope, &meant.content_hash)?)
+        self.definition(&meant)
+    }
+
+    /// A revision in full. Where it was removed, the refusal names the latest that is kept.
+    pub(super) fn definition(&self, meant: &RevisionSummary) -> Result<Dag, Failure> {
+        let dag_id = &self.dag.dag_id;
+        let Some(removed_at) = meant.removed_at else {
+            return Ok(self.source.definition(dag_id, &self.dag.scope, &meant.content_hash)?);
+        };
+        let kept = self.source.revisions(&self.dag)?.into_iter().find(|line| line.removed_at.is_none());
+        let hint = match kept {
+            Some(RevisionSummary { revision, .. }) => {
+                format!("`cis dag show {dag_id} --revision {revision}` shows the latest that is kept")
+            }
+            None => "publish it again to open a new request".to_owned(),
+        };
+        let why = format!(
+            "revision {} of `{dag_id}` is {}, and its definition was removed on {}",
+            meant.revision,
+            meant.status.word(),
+            removed_at.day()
+        );
+        Err(Failure::new(ErrorCode::Gone, why).hint(hint))
     }
 }
 

@@ -1,5 +1,6 @@
 //! `cis dag logs`: what tasks printed, live if asked.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ struct Printer {
     /// Say which task each line is of.
     prefix: bool,
     grep: Option<Regex>,
+    /// Long lines that come in parts, by task, attempt and stream.
+    parts: HashMap<(String, u32, LogStream), String>,
     out: std::io::BufWriter<anstream::AutoStream<std::io::Stdout>>,
 }
 
@@ -40,6 +43,7 @@ pub(super) fn logs(setup: &Setup, args: &LogsArgs) -> Outcome {
         json: setup.json,
         prefix: args.task.len() != 1 && run.total > 1,
         grep,
+        parts: HashMap::new(),
         out: std::io::BufWriter::new(anstream::stdout()),
     };
     let printed = match &source {
@@ -61,7 +65,7 @@ fn print(run: &LocalRun, args: &LogsArgs, printer: &mut Printer) -> Result<(), T
     let (_never, pause) = std::sync::mpsc::channel::<()>();
     loop {
         match lines.next()? {
-            Next::Lines(lines) => lines.iter().try_for_each(|line| printer.line(line))?,
+            Next::Lines(lines) => lines.into_iter().try_for_each(|line| printer.part(line))?,
             Next::Quiet => {
                 printer.out.flush()?;
                 let _ = pause.recv_timeout(LOOK);
@@ -86,7 +90,7 @@ fn print_from(client: &Client, run: RunId, args: &LogsArgs, printer: &mut Printe
         let (task, attempt, follow) = (task.cloned(), args.attempt, args.follow);
         let query = LogQuery { task, attempt, follow, ..LogQuery::default() };
         let heard = follow_logs(client, run, query, |line| {
-            written = printer.line(&line);
+            written = printer.part(line);
             // What comes while it is followed is to be seen right now.
             if written.is_ok() && args.follow {
                 written = printer.out.flush();
@@ -130,6 +134,22 @@ fn find_run(setup: &Setup, args: &LogsArgs) -> Result<(Source, RunSummary), Fail
 }
 
 impl Printer {
+    /// Prints a line, once all its parts are there.
+    fn part(&mut self, mut line: LogLine) -> std::io::Result<()> {
+        let key = || (line.task_id.clone(), line.attempt, line.stream);
+        if line.continues {
+            self.parts.entry(key()).or_default().push_str(&line.text);
+            return Ok(());
+        }
+        if !self.parts.is_empty()
+            && let Some(mut start) = self.parts.remove(&key())
+        {
+            start.push_str(&line.text);
+            line.text = start;
+        }
+        self.line(&line)
+    }
+
     fn line(&mut self, line: &LogLine) -> std::io::Result<()> {
         let LogLine { task_id, stream, text, .. } = line;
         if self.grep.as_ref().is_some_and(|grep| !grep.is_match(text)) {

@@ -50,12 +50,14 @@ use std::process::ExitCode;
 
 use cis_api::node::CoordinatorKind;
 use cis_api::{Call, Request};
-use cis_client::Client;
+use cis_client::{Client, NodePin};
+use cis_core::did::{Did, key_fingerprint};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::notice::Wanted;
-use cis_engine::app::{Answer, App, Settings};
+use cis_engine::app::{Answer, App, Quotas, Settings};
 use cis_engine::coordinator::{self, Options};
 use cis_engine::data_dir::DataDir;
+use cis_engine::system;
 use cis_store::Reader;
 
 use crate::cli::{
@@ -86,6 +88,8 @@ pub struct Setup {
     /// The node to call, and with which token, if that was said.
     node: Option<String>,
     token: Option<String>,
+    /// What the node must prove to be before it is sent the token: a DID, not looked at yet.
+    node_did: Option<String>,
 }
 
 /// Where a node listens unless it is told otherwise.
@@ -150,7 +154,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Work(args) => work::work(&Setup::new(&global, Flags::default())?, &args),
         Command::Identity(IdentityCommand::Show) => identity::show(&Setup::new(&global, Flags::default())?),
         Command::Agent(AgentCommand::Run(args)) => agent::run(&Setup::new(&global, Flags::default())?, &args),
-        Command::Confined { hide, command } => agent::confined(&hide, &command),
+        Command::Confined { stage, hide, probe, command } => agent::confined(stage, &hide, probe, &command),
         Command::Doctor { repair } => care::doctor(&Setup::new(&global, Flags::default())?, repair),
         Command::Backup { file, logs } => care::backup(&Setup::new(&global, Flags::default())?, &file, logs),
         Command::Restore { file, force } => {
@@ -239,6 +243,19 @@ fn dag(setup: &Setup, command: DagCommand) -> Outcome {
     }
 }
 
+/// The DID that a node must prove to be. One whose last part follows from no key can be proven by none.
+fn pinned_did(text: &str) -> Result<Did, Failure> {
+    let did: Result<Did, _> = text.parse();
+    let is_key = |did: &Did| {
+        did.fingerprint().len() == key_fingerprint(&[0; 32]).len()
+            && did.fingerprint().bytes().all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase())
+    };
+    did.ok().filter(is_key).ok_or_else(|| {
+        Failure::usage(format!("`{text}` (`--node-did`, `CIS_NODE_DID`) is not the DID of a node"))
+            .hint("`cis identity show` on the node's machine tells it")
+    })
+}
+
 impl Setup {
     fn new(global: &Global, flags: Flags) -> Result<Self, Failure> {
         let flags = Flags { config: global.config.clone(), data_dir: global.data_dir.clone(), ..flags };
@@ -250,14 +267,20 @@ impl Setup {
                 .into());
         }
         let node = global.node.clone().filter(|node| !node.is_empty());
-        Ok(Self { config, json: global.json, node, token: global.token.clone() })
+        let node_did = global.node_did.clone().filter(|did| !did.is_empty());
+        Ok(Self { config, json: global.json, node, token: global.token.clone(), node_did })
     }
 
     /// The node to call. A caller with a token never calls as anybody else; without one, only the node of this data directory
     /// can be called, on its socket: the owner's token is not sent over the network.
     fn client(&self) -> Result<Client, Failure> {
+        let pinned = self.node_did.as_deref().map(pinned_did).transpose()?;
         if let Some(token) = &self.token {
-            return Ok(Client::tcp(self.node.as_deref().unwrap_or(USUAL_NODE), token)?);
+            let client = Client::tcp(self.node.as_deref().unwrap_or(USUAL_NODE), token)?;
+            return Ok(match pinned {
+                Some(did) => client.pinned(NodePin { did, nonce: system::secret }),
+                None => client,
+            });
         }
         let data_dir = self.data_dir();
         let own = session::coordinator_of(&data_dir).and_then(|coordinator| coordinator.address);
@@ -268,6 +291,16 @@ impl Setup {
             };
             return Err(Failure::new(ErrorCode::Unauthorized, why)
                 .hint("`cis node start` starts one; another takes `CIS_NODE` and `CIS_TOKEN`"));
+        }
+        if let Some(did) = pinned {
+            let own = identity::own(self, &data_dir)?.did;
+            if own.fingerprint() != did.fingerprint() {
+                return Err(Failure::new(
+                    ErrorCode::WrongNode,
+                    format!("the node of this data directory is {own}, not {did}"),
+                )
+                .hint("another node takes `CIS_NODE` and `CIS_TOKEN`"));
+            }
         }
         Ok(session::client(&data_dir)?)
     }
@@ -357,7 +390,13 @@ impl Setup {
     fn settings(&self) -> Settings {
         let here = std::env::current_dir().unwrap_or_default();
         Settings {
+            prover: None,
             pending_for: self.config.pending_for.value,
+            quotas: Quotas {
+                pending: self.config.pending_max.value,
+                pending_bytes: self.config.pending_bytes_max.value,
+                unfinished_runs: self.config.unfinished_runs_max.value,
+            },
             auto_execute: self.config.auto_execute.value,
             skill_dirs: self.skill_dirs(&[], &here),
             node: None,
@@ -432,10 +471,12 @@ impl From<Refusal> for Failure {
             ErrorCode::AwaitingConfirmation => 5,
             ErrorCode::Unauthorized
             | ErrorCode::Forbidden
+            | ErrorCode::WrongNode
             | ErrorCode::MethodNotAllowed
             | ErrorCode::PayloadTooLarge
             | ErrorCode::RequestTimeout
             | ErrorCode::RateLimited
+            | ErrorCode::QuotaExceeded
             | ErrorCode::DiskFull
             | ErrorCode::Unavailable
             | ErrorCode::DatabaseDamaged

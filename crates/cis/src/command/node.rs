@@ -17,10 +17,11 @@ use cis_engine::context::Context;
 use cis_engine::coordinator::Options;
 use cis_engine::data_dir::{CoordinatorLock, DataDir};
 use cis_engine::host::Host;
+use cis_engine::proof::Prover;
 use cis_engine::retention::{self, Retention};
 use cis_engine::system::{System, user};
 use cis_engine::token::secret_hash;
-use cis_runner::serve;
+use cis_runner::{files, serve};
 use cis_server::Server;
 use cis_server::socket::Socket;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -45,6 +46,8 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr, wait: bool) -> Outcome {
         ));
     }
     serve::forbid_inspection().map_err(|e| unable("keep other processes out of its memory", &e))?;
+    // With fewer it serves fewer connections, and says so to those that are too many.
+    let _ = files::raise_limit(cis_server::FILES_WANTED);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name("cis-http")
@@ -62,7 +65,8 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr, wait: bool) -> Outcome {
     tell_copy(setup);
     let node = about(&identity.did, &address);
     let options = Options { kind: CoordinatorKind::Node, address: Some(address), notices, ..options };
-    let settings = Settings { node: Some(node), ..setup.settings() };
+    let prover = Prover::new(&identity, bound, setup.config.hosts.value.clone())?;
+    let settings = Settings { node: Some(node), prover: Some(Arc::new(prover)), ..setup.settings() };
     let host = Host::open_node(options, settings, lock, &context(setup, &[]))?;
     let app = host.app().clone();
     let token = runtime.block_on(owner_token(&app))?;
@@ -105,6 +109,7 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr, wait: bool) -> Outcome {
         max_age: setup.config.max_age.value,
         max_size: setup.config.max_size.value,
         keep: setup.config.keep.value,
+        rejected_max_age: setup.config.rejected_max_age.value,
     };
     runtime.spawn(retention::retain(app, retention, leaving));
     runtime.block_on(server.serve(listener));

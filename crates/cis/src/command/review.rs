@@ -123,14 +123,21 @@ fn filled(
     if templates.is_empty() {
         return Ok(Vec::new());
     }
-    let done = source.tasks(run, &[TaskStatus::Completed], usize::MAX)?;
-    let outputs = done.into_iter().filter_map(|task| {
-        let id = task_of(dag, run, &task)?.id.to_string();
-        Some((id, json!({"outputs": task.outputs?})))
-    });
+    let mut tasks = serde_json::Map::new();
+    for mut done in source.tasks(run, &[TaskStatus::Completed], usize::MAX)? {
+        let Some(id) = task_of(dag, run, &done).map(|task| task.id.to_string()) else { continue };
+        let is_large = done.elided.as_ref().is_some_and(|elided| elided.outputs_bytes.is_some());
+        // `tasks.count.outputs` or `tasks['my-count'].outputs`; one task too many costs little.
+        if is_large && templates.iter().any(|(_, value)| value.to_string().contains(&id)) {
+            done.outputs = source.task(run, &done.task_id)?.and_then(|whole| whole.outputs);
+        }
+        if let Some(outputs) = done.outputs {
+            tasks.insert(id, json!({"outputs": outputs}));
+        }
+    }
     let scene = Scene {
         params: run.params.clone(),
-        tasks: Value::Object(outputs.collect()),
+        tasks: Value::Object(tasks),
         dag_id: run.dag_id.to_string(),
         run_id: run.run_id.to_string(),
     };

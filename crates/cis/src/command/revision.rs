@@ -30,7 +30,7 @@ pub(super) struct Content {
 impl Content {
     /// Reads it, and computes its hash: what is shown is what a decision on this hash is about.
     pub(super) fn load(found: &Found, line: &RevisionSummary) -> Result<Self, Failure> {
-        let dag = found.source.definition(&found.dag.dag_id, &found.dag.scope, &line.content_hash)?;
+        let dag = found.definition(line)?;
         if canonical::content_hash(&dag).as_str() != line.content_hash {
             let why =
                 format!("the content of `{}` revision {} does not have its hash", dag.dag_id, line.revision);

@@ -7,6 +7,7 @@ use cis_api::dag::Decision;
 use cis_api::run::RunSummary;
 use cis_api::task::TaskSummary;
 use cis_core::dag::Task;
+use cis_core::error::{ErrorCode, Refusal};
 use cis_core::run::RunStatus;
 use cis_core::source::{Clock, Timestamp};
 use cis_core::task::TaskStatus;
@@ -42,6 +43,9 @@ pub(super) fn status(setup: &Setup, args: &StatusArgs) -> Outcome {
     if args.watch {
         return watch(setup, found);
     }
+    if let Some(task_id) = &args.task {
+        return show_task(setup, &found, task_id);
+    }
     if setup.json {
         say_json!(to_json(&found)?);
         return Ok(0);
@@ -65,6 +69,24 @@ pub(super) fn take_up(setup: &Setup) -> Result<(), Failure> {
         tell!("note: its coordinator was gone; a new one takes it up");
     }
     Ok(())
+}
+
+/// One task of the run, whole.
+fn show_task(setup: &Setup, found: &Found, task_id: &str) -> Outcome {
+    let dag_id = &found.dag.dag_id;
+    let run = found.run.as_ref().ok_or_else(|| {
+        Refusal::new(ErrorCode::NotFound, format!("`{dag_id}` has no run yet"))
+            .hint(format!("`cis status {dag_id}` shows where it stands"))
+    })?;
+    let task = found.source.task(run, task_id)?.ok_or_else(|| {
+        Refusal::new(ErrorCode::NotFound, format!("no task `{task_id}` in `{dag_id}`"))
+            .hint(format!("`cis status {dag_id}` lists its tasks"))
+    })?;
+    match setup.json {
+        true => say_json!(json!({"success": true, "run_id": run.run_id, "task": task})),
+        false => list::print(&task_table(found, run, &[task])?),
+    }
+    Ok(0)
 }
 
 fn to_json(found: &Found) -> Result<Value, Failure> {
@@ -202,6 +224,12 @@ fn task_table(found: &Found, run: &RunSummary, tasks: &[TaskSummary]) -> Result<
 
 /// `rows=3 size=12`
 fn outputs(task: &TaskSummary) -> Option<String> {
+    if let Some(bytes) = task.elided.as_ref().and_then(|elided| elided.outputs_bytes) {
+        return Some(format!(
+            "outputs of {} bytes",
+            text::thousands(usize::try_from(bytes).unwrap_or(usize::MAX))
+        ));
+    }
     let Some(Value::Object(values)) = &task.outputs else { return None };
     let told: Vec<String> = values
         .iter()

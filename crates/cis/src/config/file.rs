@@ -11,7 +11,7 @@ use super::value::{Given, Raw};
 use super::{Setting, Source};
 
 /// Every key of the file.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 28] = [
     "dag.mode",
     "dag.durability",
     "dag.slots",
@@ -27,9 +27,13 @@ const KEYS: [&str; 24] = [
     "node.pending_for",
     "node.auto_execute",
     "node.rate",
+    "node.pending_max",
+    "node.pending_bytes_max",
+    "node.unfinished_runs_max",
     "retention.max_age",
     "retention.max_size",
     "retention.keep",
+    "retention.rejected_max_age",
     "notify.on",
     "notify.command",
     "notify.url",

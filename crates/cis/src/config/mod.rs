@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 
 use cis_core::dag::Problem;
 use cis_core::source::Millis;
+use cis_engine::app::Quotas;
 use cis_engine::skill::SkillPath;
 
 use crate::project::MARK;
@@ -100,6 +101,10 @@ pub struct Config {
     pub hosts: Setting<Vec<String>>,
     /// Requests a second that each identity may make of a node.
     pub rate: Setting<u32>,
+    /// How much each identity may have waiting at a node.
+    pub pending_max: Setting<u32>,
+    pub pending_bytes_max: Setting<u64>,
+    pub unfinished_runs_max: Setting<u32>,
     /// Who may read a node's metrics.
     pub metrics: Setting<Metrics>,
     pub node_id: Setting<Option<String>>,
@@ -114,6 +119,8 @@ pub struct Config {
     pub max_age: Setting<Option<Millis>>,
     pub max_size: Setting<Option<u64>>,
     pub keep: Setting<u32>,
+    /// How long a node keeps the definitions of revisions that were rejected or expired.
+    pub rejected_max_age: Setting<Millis>,
     pub notify: Notify,
 }
 
@@ -154,9 +161,12 @@ const PENDING_FOR: Millis = Millis(24 * 60 * 60 * 1_000);
 /// More slots than this help nobody and are most likely a slip; so are more requests a second.
 const SLOTS_MAX: u32 = 10_000;
 const RATE_MAX: u32 = 1_000_000;
+const QUOTA_MAX: u32 = 1_000_000_000;
+/// How long definitions that were turned down are kept, unless the settings say otherwise.
+const REJECTED_MAX_AGE: Millis = Millis(7 * 24 * 60 * 60 * 1_000);
 
 /// Environment variables and the keys they override.
-const ENV: [(&str, &str); 17] = [
+const ENV: [(&str, &str); 21] = [
     ("CIS_DURABILITY", "dag.durability"),
     ("CIS_SLOTS", "dag.slots"),
     ("CIS_GRACE", "dag.grace"),
@@ -171,9 +181,13 @@ const ENV: [(&str, &str); 17] = [
     ("CIS_PENDING_FOR", "node.pending_for"),
     ("CIS_AUTO_EXECUTE", "node.auto_execute"),
     ("CIS_NODE_RATE", "node.rate"),
+    ("CIS_NODE_PENDING_MAX", "node.pending_max"),
+    ("CIS_NODE_PENDING_BYTES_MAX", "node.pending_bytes_max"),
+    ("CIS_NODE_UNFINISHED_RUNS_MAX", "node.unfinished_runs_max"),
     ("CIS_RETENTION_MAX_AGE", "retention.max_age"),
     ("CIS_RETENTION_MAX_SIZE", "retention.max_size"),
     ("CIS_RETENTION_KEEP", "retention.keep"),
+    ("CIS_RETENTION_REJECTED_MAX_AGE", "retention.rejected_max_age"),
 ];
 
 impl Surroundings {
@@ -217,6 +231,7 @@ impl Config {
         add_flags(&mut given, flags);
         let mut values = value::Reader { given, problems: &mut problems, home: &home.value };
         values.mode();
+        let quotas = Quotas::default();
         let config = Self {
             durability: values.durability(),
             slots: values.count("dag.slots", around.cores.max(1), SLOTS_MAX),
@@ -226,6 +241,9 @@ impl Config {
             env_pass: values.env_names("node.env_pass"),
             hosts: values.host_names("node.hosts"),
             rate: values.count("node.rate", 5_000, RATE_MAX),
+            pending_max: values.count("node.pending_max", quotas.pending, QUOTA_MAX),
+            pending_bytes_max: values.size("node.pending_bytes_max", quotas.pending_bytes),
+            unfinished_runs_max: values.count("node.unfinished_runs_max", quotas.unfinished_runs, QUOTA_MAX),
             metrics: values.metrics(),
             node_id: values.name("node.id"),
             node_name: values.text("node.name"),
@@ -235,6 +253,7 @@ impl Config {
             max_age: values.age("retention.max_age"),
             max_size: values.some_size("retention.max_size"),
             keep: values.number("retention.keep", 0, u32::MAX),
+            rejected_max_age: values.age_or("retention.rejected_max_age", REJECTED_MAX_AGE),
             notify: Notify::read(&mut values),
             data_dir,
             file,

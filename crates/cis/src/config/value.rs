@@ -2,6 +2,7 @@
 //! variable and a flag are read alike.
 
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use cis_core::dag::parse::duration;
@@ -70,16 +71,12 @@ impl Reader<'_> {
 
     /// How old something may become; by default, as old as it likes.
     pub(super) fn age(&mut self, key: &'static str) -> Setting<Option<Millis>> {
-        self.read(key, None, |raw| {
-            let refuse = |why| {
-                let hint = Some("write it as `\"90d\"` or `\"12h\"`".to_owned());
-                (ProblemCode::BadDuration, why, hint)
-            };
-            match age(text(raw)?).map_err(refuse)? {
-                Millis(0) => Err(refuse("it must last".to_owned())),
-                age => Ok(Some(age)),
-            }
-        })
+        self.read(key, None, |raw| some_age(raw).map(Some))
+    }
+
+    /// The same with a usual age.
+    pub(super) fn age_or(&mut self, key: &'static str, usual: Millis) -> Setting<Millis> {
+        self.read(key, usual, some_age)
     }
 
     /// How much room something may take; by default, as much as it likes.
@@ -160,12 +157,13 @@ impl Reader<'_> {
         self.read(key, Vec::new(), |raw| {
             let names = list(raw, ',');
             let is_host = |name: &String| {
-                !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b))
+                let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b".-".contains(&b));
+                (!name.is_empty() && is_name) || name.parse::<Ipv6Addr>().is_ok()
             };
             match names.iter().find(|name| !is_host(name)) {
-                Some(name) => {
-                    Err(bad(format!("`{name}` is not the name of a host: letters, digits, `.` and `-`")))
-                }
+                Some(name) => Err(bad(format!(
+                    "`{name}` is neither the name of a host (letters, digits, `.` and `-`) nor an address"
+                ))),
                 None => Ok(names),
             }
         })
@@ -243,6 +241,17 @@ pub(crate) fn age(text: &str) -> Result<Millis, String> {
     const DAY: u64 = 24 * 60 * 60 * 1_000;
     let days = text.trim().strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
     days.map_or_else(|| duration::from_text(text), |days| Ok(Millis(u64::from(days) * DAY)))
+}
+
+fn some_age(raw: &Raw) -> Result<Millis, Refusal> {
+    let refuse = |why| {
+        let hint = Some("write it as `\"90d\"` or `\"12h\"`".to_owned());
+        (ProblemCode::BadDuration, why, hint)
+    };
+    match age(text(raw)?).map_err(refuse)? {
+        Millis(0) => Err(refuse("it must last".to_owned())),
+        age => Ok(age),
+    }
 }
 
 fn whole(raw: &Raw, min: u32, max: u32) -> Result<u32, Refusal> {

@@ -143,6 +143,6 @@ fn shown<K, T>(rows: Vec<Keyed<K, T>>) -> Vec<T> {
 }
 
 /// It was there a moment ago.
-fn gone(what: &str) -> Refusal {
+pub(super) fn gone(what: &str) -> Refusal {
     Refusal::new(ErrorCode::NotFound, format!("{what} is not in the store"))
 }

@@ -42,6 +42,7 @@ use cis_store::Reader;
 use crate::document;
 
 pub use local::LocalRun;
+use local::gone;
 pub use news::News;
 
 /// Lines, and whether there are more.
@@ -176,8 +177,9 @@ impl Source {
         match self {
             Self::Here(here) => here.definition(dag_id, scope, content_hash),
             Self::Node(_) => {
-                let told = self.revision(dag_id, scope, Some(content_hash))?;
-                document::from_canonical(told.definition, dag_id, scope)
+                let told = self.revision(dag_id, scope, Some(content_hash))?.definition;
+                let text = told.ok_or_else(|| gone(&format!("that revision of `{dag_id}`")))?;
+                document::from_canonical(text.get(), dag_id, scope)
             }
         }
     }
@@ -188,11 +190,13 @@ impl Source {
             return local.definition();
         }
         let told = self.revision(&run.dag_id, &run.scope, None)?;
-        match told.revisions.iter().find(|revision| revision.revision == run.revision) {
-            Some(own) if own.content_hash != told.content_hash => {
-                self.definition(&run.dag_id, &run.scope, &own.content_hash)
+        let own = told.revisions.iter().find(|revision| revision.revision == run.revision);
+        let own = own.ok_or_else(|| gone(&format!("revision {} of `{}`", run.revision, run.dag_id)))?;
+        match &told.definition {
+            Some(latest) if own.content_hash == told.content_hash => {
+                document::from_canonical(latest.get(), &run.dag_id, &run.scope)
             }
-            _ => document::from_canonical(told.definition, &run.dag_id, &run.scope),
+            _ => self.definition(&run.dag_id, &run.scope, &own.content_hash),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Barrier};
 
 use serde_json::{Value, json};
@@ -58,7 +59,24 @@ pub struct Answer {
 impl Node {
     /// Starts `cis node` on a free port; answers it with its owner.
     pub fn up(&self) -> Up {
-        let mut running = self.spawn(["node", "start", "--bind", "127.0.0.1:0"]);
+        self.up_by(self.command(["node", "start", "--bind", "127.0.0.1:0"]))
+    }
+
+    /// The same after these commands of a shell, such as limits.
+    pub fn up_after(&self, setup: &str) -> Up {
+        let cis = self.command(["node", "start", "--bind", "127.0.0.1:0"]);
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", &format!("{setup}; exec \"$0\" \"$@\"")])
+            .arg(cis.get_program())
+            .args(cis.get_args());
+        command.env_clear().envs(cis.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(self.dir()).stdin(Stdio::null());
+        self.up_by(command)
+    }
+
+    fn up_by(&self, command: Command) -> Up {
+        let mut running = Running::start(command);
         let line = running.until("http://");
         let address = line.split("http://").nth(1).unwrap().trim().into();
         let token = std::fs::read_to_string(self.data.join("admin.token")).unwrap().trim().to_owned();

@@ -11,6 +11,7 @@ pub mod pty;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,6 +37,8 @@ pub struct Node {
     pub data: PathBuf,
     mark: String,
     env: Vec<(String, String)>,
+    /// Who runs it, if not the user of the tests.
+    user: Option<u32>,
 }
 
 /// A command that has ended.
@@ -65,7 +68,8 @@ impl Node {
         let dir = tempfile::Builder::new().prefix("cis").tempdir().unwrap();
         let data = dir.path().join("data");
         let mark = format!("E2E_MARK={}-{}", std::process::id(), NODES.fetch_add(1, Ordering::Relaxed));
-        Self { dir, data, mark, env: Vec::new() }.with("CIS_SLOTS", "8").with("CIS_DURABILITY", "process")
+        let node = Self { dir, data, mark, env: Vec::new(), user: None };
+        node.with("CIS_SLOTS", "8").with("CIS_DURABILITY", "process")
     }
 
     /// The same with a variable set for every command.
@@ -74,6 +78,33 @@ impl Node {
         self.env.retain(|(known, _)| known != name);
         self.env.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// The same for a plain user, as only the superuser can arrange it.
+    #[must_use]
+    pub fn for_user(mut self, id: u32) -> Self {
+        std::os::unix::fs::chown(self.dir(), Some(id), Some(id)).unwrap();
+        self.lend(Path::new(EXE), "cis");
+        self.user = Some(id);
+        self
+    }
+
+    /// Puts a program where the node's user can run it: not every user reaches where it was built.
+    pub fn lend(&self, program: &Path, name: &str) -> PathBuf {
+        let path = self.path(name);
+        if std::fs::hard_link(program, &path).is_err() {
+            std::fs::copy(program, &path).unwrap();
+        }
+        path
+    }
+
+    pub fn user(&self) -> Option<u32> {
+        self.user
+    }
+
+    /// The program of this node.
+    pub fn exe(&self) -> PathBuf {
+        self.user.map_or(PathBuf::from(EXE), |_| self.path("cis"))
     }
 
     /// Where commands run and files are.
@@ -107,7 +138,10 @@ impl Node {
 
     /// `cis` with this node's surroundings and no data directory named.
     pub fn bare(&self) -> Command {
-        let mut command = Command::new(EXE);
+        let mut command = Command::new(self.exe());
+        if let Some(id) = self.user {
+            command.uid(id).gid(id);
+        }
         let (name, value) = self.mark.split_once('=').unwrap();
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", self.path("home"));
         command.env(name, value).envs(self.env.iter().map(|(name, value)| (name, value)));

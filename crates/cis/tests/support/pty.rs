@@ -58,8 +58,10 @@ impl Terminal {
         let slave = OpenOptions::new().read(true).write(true).open(path).unwrap();
         tcsetwinsize(slave.as_fd(), size).unwrap();
         let end = || Stdio::from(slave.try_clone().unwrap());
-        let mut own = Command::new("setsid");
-        own.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
+        // A script's background job ignores interrupts, and hands that on to all it starts: these tests may be in one.
+        let mut own = Command::new("env");
+        own.args(["--default-signal=INT", "setsid", "--ctty", "--wait"]);
+        own.arg(command.get_program()).args(command.get_args());
         own.env_clear().env("NO_COLOR", "1").env("TERM", "xterm");
         own.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         own.current_dir(command.get_current_dir().unwrap());

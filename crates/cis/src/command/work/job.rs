@@ -1,9 +1,9 @@
 //! One task in a worker's hands: its command, what it prints, and heartbeats while it runs.
 
 use std::io::{Read, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -16,12 +16,13 @@ use cis_core::error::{ErrorCode, Refusal};
 use cis_core::source::{BootTime, Clock, Millis};
 use cis_engine::report::parse_outputs;
 use cis_engine::system::System;
+use cis_runner::outputs::{read_outputs, read_tail};
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::Wake;
+use super::start::{self, NotStarted, Started};
 use super::voice::{Voice, is_passing};
-use crate::command::Failure;
 
 /// Between SIGTERM and SIGKILL.
 const GRACE: Millis = Millis(10_000);
@@ -31,6 +32,9 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What is read of the command's output at once.
 const READ_BYTES: usize = 16 << 10;
+
+/// What is read of the end of `$CIS_PROGRESS`: a note's worth.
+const PROGRESS_BYTES_MAX: u64 = 16 << 10;
 
 /// What happens to a job.
 #[derive(Debug)]
@@ -47,11 +51,22 @@ pub(super) enum Event {
 /// What became of it.
 #[derive(Debug, Clone)]
 pub(super) enum Ending {
-    Completed { outputs: Option<Map<String, Value>> },
-    Failed { why: String, exit_code: Option<i32> },
+    Completed {
+        outputs: Option<Map<String, Value>>,
+    },
+    Failed {
+        why: String,
+        exit_code: Option<i32>,
+    },
     Cancelled,
-    Lost { why: String },
+    Lost {
+        why: String,
+    },
     Interrupted,
+    /// This machine could not prepare the command.
+    Unable {
+        why: String,
+    },
 }
 
 impl Ending {
@@ -61,13 +76,13 @@ impl Ending {
             Self::Failed { .. } => "failed",
             Self::Cancelled => "cancelled",
             Self::Lost { .. } => "lost",
-            Self::Interrupted => "given back",
+            Self::Interrupted | Self::Unable { .. } => "given back",
         }
     }
 
     pub(super) fn why(&self) -> Option<String> {
         match self {
-            Self::Failed { why, .. } | Self::Lost { why } => Some(why.clone()),
+            Self::Failed { why, .. } | Self::Lost { why } | Self::Unable { why } => Some(why.clone()),
             _ => None,
         }
     }
@@ -77,7 +92,7 @@ impl Ending {
         match self {
             Self::Completed { .. } => 0,
             Self::Failed { exit_code, .. } => exit_code.and_then(|exit| u8::try_from(exit).ok()).unwrap_or(1),
-            Self::Cancelled | Self::Lost { .. } => 1,
+            Self::Cancelled | Self::Lost { .. } | Self::Unable { .. } => 1,
             Self::Interrupted => 130,
         }
     }
@@ -101,41 +116,22 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Starts the command; what cannot be started is told to the node.
+    /// Starts the command. One that cannot be started has failed its task, and the node is told: given back, it would meet
+    /// every worker in turn.
     pub(super) fn start(
         task: &ClaimedTask,
         command: &[String],
         voice: Voice,
         wake: mpsc::Sender<Wake>,
-    ) -> Result<Self, Failure> {
-        let unable = |what: &str, e: std::io::Error| {
-            // Another worker may be able.
-            let _ = voice.say::<ReleaseTask>(|fence| ReleaseBody { fence });
-            Failure::new(ErrorCode::Unavailable, format!("cannot {what}: {e}"))
-        };
+    ) -> Result<Self, Ending> {
         let trusted = voice.trusted(System.since_boot(), GRACE);
-        let dir = tempfile::tempdir().map_err(|e| unable("make a directory for outputs", e))?;
-        let input = task.input.to_string();
-        let Some((program, args)) = command.split_first() else {
-            return Err(Failure::usage("no command to run"));
+        let Started { child, dir, input } = match start::start(task, command) {
+            Ok(started) => started,
+            Err(NotStarted::Broken(why)) => {
+                return Err(tell_ending(&voice, Ending::Failed { why, exit_code: None }));
+            }
+            Err(NotStarted::Unable(why)) => return Err(tell_ending(&voice, Ending::Unable { why })),
         };
-        let child = Command::new(program)
-            .args(args)
-            .env("CIS_INPUT", &input)
-            .env("CIS_HANDOFF", json!(task.handoff).to_string())
-            .env("CIS_DAG_ID", task.dag_id.as_str())
-            .env("CIS_RUN_ID", task.run_id.to_string())
-            .env("CIS_TASK_ID", task.task_id.as_str())
-            .env("CIS_ATTEMPT", task.attempt.to_string())
-            .env("CIS_FENCE", task.fence.to_string())
-            .env("CIS_OUTPUT", dir.path().join("output"))
-            .env("CIS_PROGRESS", dir.path().join("progress"))
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| unable(&format!("start `{program}`"), e))?;
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let job = Self { voice, group, dir, wake, trusted };
         job.attend(child, input);
@@ -252,38 +248,51 @@ impl Job {
                 Ending::Failed { why: format!("exit {exit}"), exit_code: Some(exit) }
             }
         };
-        // As long as the lease may live: what is not heard by then would be refused.
-        match self.tell_ending(&ending) {
-            Ok(()) => ending,
-            Err(refusal) => Ending::Lost { why: refusal.message },
-        }
-    }
-
-    fn tell_ending(&self, ending: &Ending) -> Result<(), Refusal> {
-        let told = match ending.clone() {
-            Ending::Completed { outputs } => {
-                self.voice.insist::<CompleteTask>(|fence| CompleteBody { fence, outputs })
-            }
-            Ending::Failed { why, exit_code } => {
-                self.voice.insist::<FailTask>(|fence| FailBody { fence, error: why, exit_code })
-            }
-            Ending::Cancelled | Ending::Interrupted => {
-                self.voice.insist::<ReleaseTask>(|fence| ReleaseBody { fence })
-            }
-            // There is no claim any more to say anything of.
-            Ending::Lost { .. } => return Ok(()),
-        };
-        told.map(drop)
+        tell_ending(&self.voice, ending)
     }
 
     /// What the command handed on.
     fn outputs(&self) -> Result<Option<Map<String, Value>>, String> {
-        match std::fs::read_to_string(self.dir.path().join("output")) {
-            Ok(text) => parse_outputs(&text).map(Some),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(format!("`$CIS_OUTPUT` cannot be read: {e}")),
+        match read_outputs(&self.dir.path().join("output")) {
+            Ok(text) => text.as_deref().map(parse_outputs).transpose(),
+            Err(e) => {
+                Err(format!("`$CIS_OUTPUT` cannot be read: {e}; it takes a plain file of at most 1 MiB"))
+            }
         }
     }
+}
+
+/// Tells the node how it ended, as long as the lease may live: what is not heard by then would be refused. The answer is what
+/// became of it.
+fn tell_ending(voice: &Voice, ending: Ending) -> Ending {
+    let told = match ending.clone() {
+        Ending::Completed { outputs } => {
+            match voice.insist::<CompleteTask>(|fence| CompleteBody { fence, outputs }) {
+                // They would be refused again: left alone, the task would wait for its lease to run out.
+                Err(refusal) if is_refused_content(&refusal) => {
+                    let why = format!("its outputs were refused: {}", refusal.message);
+                    return tell_ending(voice, Ending::Failed { why, exit_code: None });
+                }
+                told => told.map(drop),
+            }
+        }
+        Ending::Failed { why, exit_code } => {
+            voice.insist::<FailTask>(|fence| FailBody { fence, error: why, exit_code }).map(drop)
+        }
+        Ending::Cancelled | Ending::Interrupted | Ending::Unable { .. } => {
+            voice.insist::<ReleaseTask>(|fence| ReleaseBody { fence }).map(drop)
+        }
+        // There is no claim any more to say anything of.
+        Ending::Lost { .. } => Ok(()),
+    };
+    match told {
+        Ok(()) => ending,
+        Err(refusal) => Ending::Lost { why: refusal.message },
+    }
+}
+
+fn is_refused_content(refusal: &Refusal) -> bool {
+    matches!(refusal.code, ErrorCode::ValidationFailed | ErrorCode::PayloadTooLarge)
 }
 
 /// Keeps the claim until nothing more is to be said.
@@ -315,7 +324,7 @@ fn beat(voice: &Voice, wake: &mpsc::Sender<Wake>, progress: &Path, mut trusted: 
 
 /// Tells the last line of `$CIS_PROGRESS`, if it is new: `NOTE`, or `PERCENT NOTE`.
 fn note(voice: &Voice, progress: &Path, noted: &mut Option<String>) {
-    let Ok(text) = std::fs::read_to_string(progress) else { return };
+    let Ok(Some(text)) = read_tail(progress, PROGRESS_BYTES_MAX) else { return };
     let Some(line) = text.lines().rfind(|line| !line.trim().is_empty()) else { return };
     if noted.as_deref() == Some(line) {
         return;

@@ -5,6 +5,7 @@
 //! ```
 
 mod job;
+mod start;
 mod voice;
 
 use std::sync::mpsc;
@@ -32,7 +33,7 @@ use voice::Voice;
 /// How long one claim waits for something to do.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// Between tries to reach a node that is not there: at first, and at most.
+/// Between tries to reach a node that is not there, or after a command that could not be started: at first, and at most.
 const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -51,17 +52,18 @@ enum Wake {
 
 pub(super) fn work(setup: &Setup, args: &WorkArgs) -> Outcome {
     let lease = args.lease.as_deref().map(duration::from_text).transpose().map_err(Failure::usage)?;
+    start::check_program(&args.command)?;
     let client = setup.client()?;
     let (wake, woken) = mpsc::channel();
     listen_for_signals(wake.clone())?;
     let claim = Request::new(Nothing {}, Nothing {}, claim_body(args, lease)?);
-    let mut pause = PAUSE;
+    let (mut pause, mut was_answered) = (PAUSE, false);
     loop {
         let task = match next(&client, &claim, &wake, &woken) {
             Ok(Some(tasks)) => tasks.into_iter().next(),
             Ok(None) => return Ok(130),
             // A node that restarts, or has no room, is worth waiting for; one that says no is not.
-            Err(refusal) if is_worth_waiting(&refusal) && !args.once => {
+            Err(refusal) if is_worth_waiting(&refusal, was_answered) && !args.once => {
                 crate::term::report::warn(&refusal.message);
                 if let Ok(Wake::Interrupted) = woken.recv_timeout(pause) {
                     return Ok(130);
@@ -71,21 +73,39 @@ pub(super) fn work(setup: &Setup, args: &WorkArgs) -> Outcome {
             }
             Err(refusal) => return Err(refusal.into()),
         };
-        pause = PAUSE;
-        let Some(task) = task else { continue };
+        was_answered = true;
+        let Some(task) = task else {
+            pause = PAUSE;
+            continue;
+        };
         let voice = Voice::new(client.clone(), &task);
-        let ending = Job::start(&task, &args.command, voice, wake.clone())?.see_through(&woken);
+        let job = Job::start(&task, &args.command, voice, wake.clone());
+        let started = job.is_ok();
+        let ending = job.map_or_else(|ending| ending, |job| job.see_through(&woken));
         tell(setup, &task, &ending);
         match ending {
             Ending::Interrupted => return Ok(130),
             ending if args.once => return Ok(ending.exit()),
-            _ => {}
+            _ if started => pause = PAUSE,
+            // It may be this worker that cannot start anything: others get a chance at the tasks that wait.
+            _ => {
+                if let Ok(Wake::Interrupted) = woken.recv_timeout(pause) {
+                    return Ok(130);
+                }
+                pause = (2 * pause).min(PAUSE_MAX);
+            }
         }
     }
 }
 
-fn is_worth_waiting(refusal: &Refusal) -> bool {
-    matches!(refusal.code, ErrorCode::Unavailable | ErrorCode::DiskFull)
+fn is_worth_waiting(refusal: &Refusal, was_answered: bool) -> bool {
+    match refusal.code {
+        ErrorCode::Unavailable | ErrorCode::DiskFull => true,
+        // While another process has the node's port, nothing is told to it: the node that answered before may come back. One
+        // that never did may be another one than is meant.
+        ErrorCode::WrongNode => was_answered,
+        _ => false,
+    }
 }
 
 fn claim_body(args: &WorkArgs, lease: Option<Millis>) -> Result<ClaimBody, Failure> {
@@ -142,7 +162,7 @@ fn tell(setup: &Setup, task: &ClaimedTask, ending: &Ending) {
     let face = Face::from(match ending {
         Ending::Completed { .. } => TaskStatus::Completed,
         Ending::Failed { .. } | Ending::Lost { .. } => TaskStatus::Failed,
-        Ending::Cancelled | Ending::Interrupted => TaskStatus::Cancelled,
+        Ending::Cancelled | Ending::Interrupted | Ending::Unable { .. } => TaskStatus::Cancelled,
     });
     let why = ending.why().map(|why| format!(": {}", reveal(&why))).unwrap_or_default();
     tell!(

@@ -96,5 +96,8 @@ impl Voice {
 
 /// Is it worth another try?
 pub(super) fn is_passing(refusal: &Refusal) -> bool {
-    matches!(refusal.code, ErrorCode::Unavailable | ErrorCode::DiskFull | ErrorCode::Internal)
+    matches!(
+        refusal.code,
+        ErrorCode::Unavailable | ErrorCode::DiskFull | ErrorCode::Internal | ErrorCode::WrongNode
+    )
 }

@@ -1,0 +1,491 @@
+//! What a command in a sandbox may try against the node and its data directory, in every kind of sandbox, as the superuser
+//! and as a plain user. The attacks are made by this very program, started inside.
+#![allow(unsafe_code, reason = "ptrace has no safe interface")]
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{AtFlags, CWD, Timestamps, XattrFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::Pid;
+
+use support::http::Up;
+use support::pty::{CTRL_C, Terminal};
+use support::{Node, Ran, Running};
+
+/// A user that no machine has.
+const PLAIN_USER: u32 = 12_345;
+
+/// What Landlock leaves open, as `docs/security.md` says.
+const OPEN_TO_LANDLOCK: [&str; 7] =
+    ["list", "chmod-directory", "chmod-file", "xattr", "times", "connect", "command-line"];
+
+/// And where the kernel cannot scope them.
+const OPEN_WITHOUT_SCOPES: [&str; 3] = ["signal-node", "signal-task", "abstract"];
+
+/// What works where there is no sandbox, so that it shows that the attacks are made well.
+const CONTROL: [&str; 10] = [
+    "read-token",
+    "read-key",
+    "list",
+    "chmod-directory",
+    "chmod-file",
+    "connect",
+    "command-line",
+    "signal-node",
+    "signal-task",
+    "abstract",
+];
+
+/// A node with a task that runs, and what else an agent may attack.
+struct Target {
+    node: Node,
+    up: Up,
+    task: String,
+    program: PathBuf,
+    _abstract: UnixListener,
+    name: String,
+}
+
+impl Target {
+    fn new(node: Node) -> Self {
+        let up = node.up();
+        let started = node.fifo("started");
+        // The task's user is the node's.
+        fs::set_permissions(node.path("started"), Permissions::from_mode(0o666)).unwrap();
+        let command = format!("echo $$ > {}; exec sleep 1000", node.path("started").display());
+        let dag = serde_json::json!({"dag_id": "d", "tasks": [{"id": "t", "command": command}]});
+        up.client.run(&dag.to_string());
+        let task = started.line();
+        let program = node.lend(&std::env::current_exe().unwrap(), "attacker");
+        fs::create_dir(node.path("beside")).unwrap();
+        fs::set_permissions(node.path("beside"), Permissions::from_mode(0o777)).unwrap();
+        let name = format!("cis-test-{}-{}", std::process::id(), up.running.pid());
+        let abstract_ = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        Self { node, up, task, program, _abstract: abstract_, name }
+    }
+
+    /// Makes every attack in this kind of sandbox.
+    fn attack(&self, kind: &str) -> Ran {
+        let mut command = self.node.command(["agent", "run", "--sandbox", kind, "a", "--"]);
+        command.arg(&self.program).args(["--exact", "attacks_that_are_asked_for_are_made", "--nocapture"]);
+        command.env("ATTACK_DATA", &self.node.data).env("ATTACK_BESIDE", self.node.path("beside"));
+        command.env("ATTACK_NODE", self.up.running.pid().to_string()).env("ATTACK_TASK", &self.task);
+        command.env("ATTACK_SOCKET", &self.name).env("ATTACK_KIND", kind);
+        Running::start(command).wait()
+    }
+
+    /// Everything is as it was.
+    fn assert_unharmed(&self) {
+        let token = fs::read_to_string(self.node.data.join("admin.token")).unwrap();
+        assert_eq!(token.trim(), self.up.client.token);
+        assert_eq!(self.up.client.get("/api/v1/dag/d/status").json()["tasks"][0]["status"], "running");
+        assert_eq!(fs::metadata(&self.node.data).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(fs::read_dir(self.node.path("beside")).unwrap().count(), 0);
+    }
+}
+
+/// A node of the user of the tests, and where that is the superuser, one of a plain user.
+fn nodes() -> Vec<Node> {
+    let is_superuser = rustix::process::geteuid().is_root();
+    [Some(Node::new()), is_superuser.then(|| Node::new().for_user(PLAIN_USER))]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Which attacks succeeded.
+fn succeeded(ran: &Ran) -> Vec<&str> {
+    assert!(ran.out.contains("attacks made"), "{ran}");
+    ran.out.lines().filter_map(|line| line.strip_suffix(" yes")).collect()
+}
+
+/// Was this kind refused because the machine has none of it? Then `auto` says so, and takes another.
+fn is_refused(node: &Node, ran: &Ran) -> bool {
+    if !ran.err.contains("no such sandbox") {
+        return false;
+    }
+    println!("not on this machine: {ran}");
+    let auto = node.cis(["agent", "run", "a", "--", "true"]).code(0);
+    assert!(auto.err.contains("do not work here") || auto.err.contains("sandbox: namespaces"), "{auto}");
+    assert_eq!(ran.status.code(), Some(1), "{ran}");
+    true
+}
+
+#[test]
+fn attacks_fail_in_namespaces() {
+    for node in nodes() {
+        let target = Target::new(node);
+        let ran = target.attack("namespaces");
+        if is_refused(&target.node, &ran) {
+            continue;
+        }
+        let open: &[&str] = if ran.err.contains("cannot scope") { &["abstract"] } else { &[] };
+        assert_eq!(succeeded(&ran), open, "{ran}");
+        target.assert_unharmed();
+    }
+}
+
+#[test]
+fn attacks_fail_under_landlock_but_for_what_it_leaves_open() {
+    for node in nodes() {
+        let target = Target::new(node);
+        let ran = target.attack("landlock");
+        if is_refused(&target.node, &ran) {
+            continue;
+        }
+        let mut yes = succeeded(&ran);
+        yes.retain(|attack| !OPEN_TO_LANDLOCK.contains(attack));
+        if ran.err.contains("cannot scope") {
+            yes.retain(|attack| !OPEN_WITHOUT_SCOPES.contains(attack));
+        }
+        assert_eq!(yes, [""; 0], "{ran}");
+        target.assert_unharmed();
+    }
+}
+
+#[test]
+fn attacks_succeed_without_a_sandbox() {
+    for node in nodes() {
+        let target = Target::new(node);
+        let ran = target.attack("off").tells("warning: no sandbox: `--sandbox off`");
+        let yes = succeeded(&ran);
+        CONTROL.iter().for_each(|attack| assert!(yes.contains(attack), "{attack}: {ran}"));
+    }
+}
+
+/// The other half of the tests above: without what they set, there is nothing to attack.
+#[test]
+fn attacks_that_are_asked_for_are_made() {
+    let Some(data) = std::env::var_os("ATTACK_DATA").map(PathBuf::from) else { return };
+    let var = |name: &str| std::env::var(name).unwrap();
+    let beside = PathBuf::from(var("ATTACK_BESIDE"));
+    // The name of the test stands before the first line.
+    println!();
+    spare(&data, &var("ATTACK_SOCKET"), &var("ATTACK_NODE"), &var("ATTACK_TASK"));
+    if var("ATTACK_KIND") != "off" {
+        harm(&data, &beside);
+        look_into(&data, &var("ATTACK_NODE"));
+        remount(&data, &beside, &var("ATTACK_NODE"));
+    }
+    println!("attacks made");
+}
+
+fn tell<T, E>(attack: &str, outcome: Result<T, E>) {
+    println!("{attack} {}", if outcome.is_ok() { "yes" } else { "no" });
+}
+
+fn pid(text: &str) -> Pid {
+    Pid::from_raw(text.trim().parse().unwrap()).unwrap()
+}
+
+/// Attacks that change nothing.
+fn spare(data: &Path, socket: &str, node: &str, task: &str) {
+    let token = data.join("admin.token");
+    tell("read-token", fs::read(&token));
+    tell("read-key", fs::read(data.join("door.key")));
+    tell("list", fs::metadata(&token));
+    tell(
+        "chmod-directory",
+        fs::metadata(&token).and(fs::set_permissions(data, Permissions::from_mode(0o700))),
+    );
+    tell("chmod-file", fs::set_permissions(&token, Permissions::from_mode(0o600)));
+    tell("connect", UnixStream::connect(data.join("cis.sock")));
+    tell(
+        "connect-runner",
+        UnixStream::connect(data.join("runner.sock")).and(fs::read(data.join("door.key"))),
+    );
+    tell("command-line", fs::read(format!("/proc/{node}/cmdline")));
+    tell("signal-node", rustix::process::test_kill_process(pid(node)));
+    tell("signal-task", rustix::process::test_kill_process(pid(task)));
+    tell("abstract", SocketAddr::from_abstract_name(socket).and_then(|at| UnixStream::connect_addr(&at)));
+}
+
+/// Attacks on files, each of which would be noticed.
+fn harm(data: &Path, beside: &Path) {
+    let (token, database) = (data.join("admin.token"), data.join("dag.db"));
+    tell("write", OpenOptions::new().append(true).open(&database).and_then(|mut file| file.write_all(b"x")));
+    tell("truncate", OpenOptions::new().write(true).truncate(true).open(&database));
+    tell("make", fs::write(data.join("new"), "x"));
+    tell("remove", fs::remove_file(data.join("boot")));
+    tell("rename-file", fs::rename(&token, beside.join("token")));
+    tell("rename-directory", fs::rename(data, beside.join("data")));
+    let parent = data.parent().unwrap();
+    tell("rename-parent", fs::rename(parent, parent.with_extension("moved")));
+    tell("hard-link", fs::hard_link(&token, beside.join("link")));
+    tell("xattr", rustix::fs::setxattr(&token, "user.x", b"y", XattrFlags::empty()));
+    let now = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };
+    let times = Timestamps { last_access: now, last_modification: now };
+    tell("times", rustix::fs::utimensat(CWD, &token, &times, AtFlags::empty()));
+    let groups = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let point =
+        groups.lines().find(|line| line.contains(" - cgroup2 ")).and_then(|line| line.split(' ').nth(4));
+    if let Some(point) = point {
+        tell("control-group", OpenOptions::new().write(true).open(Path::new(point).join("cgroup.procs")));
+    }
+    let devices = fs::read_dir("/dev").unwrap().flatten();
+    let is_disk = |name: &str| ["vd", "sd", "nvme", "xvd", "mem"].iter().any(|disk| name.starts_with(disk));
+    let disks = devices.filter(|entry| is_disk(&entry.file_name().to_string_lossy()));
+    if std::env::var("ATTACK_KIND").unwrap() == "namespaces" {
+        let opened = disks.filter_map(|entry| fs::File::open(entry.path()).ok()).next();
+        tell("disk", opened.ok_or(()));
+        tell("kernel-setting", OpenOptions::new().write(true).open("/proc/sys/kernel/core_pattern"));
+    }
+}
+
+/// Attacks on the node's process.
+fn look_into(data: &Path, node: &str) {
+    let proc = PathBuf::from(format!("/proc/{node}"));
+    // The superuser can open it, and reads nothing.
+    let environ = fs::read(proc.join("environ")).unwrap_or_default();
+    tell("environ", if environ.is_empty() { Err(()) } else { Ok(()) });
+    tell("memory", fs::File::open(proc.join("mem")));
+    tell("descriptors", fs::read_link(proc.join("fd/0")));
+    tell("root", fs::read(proc.join("root").join(data.join("admin.token").strip_prefix("/").unwrap())));
+    tell("working-directory", fs::read_link(proc.join("cwd")));
+    let nothing = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: it takes no memory of ours.
+    let seized =
+        unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid(node).as_raw_nonzero().get(), nothing, nothing) };
+    tell("ptrace", if seized == 0 { Ok(()) } else { Err(()) });
+    let namespaces = fs::File::open(proc.join("ns/mnt"));
+    let enter = |file: fs::File| {
+        rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), None).map_err(Into::into)
+    };
+    tell("enter-namespace", namespaces.and_then(enter));
+}
+
+/// Attacks on what hides the directory. Those of a shell are made in namespaces of its own, where it may mount.
+fn remount(data: &Path, beside: &Path, node: &str) {
+    tell("unmount", rustix::mount::unmount(data, UnmountFlags::DETACH));
+    tell("mount", rustix::mount::mount("tmpfs", beside, "tmpfs", MountFlags::empty(), None));
+    tell("bind", rustix::mount::mount_bind(data.parent().unwrap(), beside));
+    tell("pivot", rustix::process::pivot_root(beside, beside));
+    let (parent, inner) = (data.parent().unwrap().display(), data.file_name().unwrap().to_str().unwrap());
+    let (at, beside) = (data.display(), beside.display());
+    let (bound, below) = (format!("{beside}/{inner}"), at.to_string().trim_start_matches('/').to_owned());
+    let lines = [
+        ("unmount-inside", format!("unshare -Urm sh -c 'umount {at}; umount -l {at}; cat {at}/admin.token'")),
+        (
+            "bind-inside",
+            format!("unshare -Urm sh -c 'mount --bind {parent} {beside}; cat {bound}/admin.token'"),
+        ),
+        (
+            "bind-all-inside",
+            format!(
+                "unshare -Urm sh -c 'mount --rbind {parent} {beside}; umount -l {bound}; umount -l {bound}; cat {bound}/admin.token'"
+            ),
+        ),
+        (
+            "bind-root-inside",
+            format!("unshare -Urm sh -c 'mount --bind / {beside} && cat {beside}/{below}/admin.token'"),
+        ),
+        (
+            "pivot-inside",
+            format!(
+                "unshare -Urm sh -c 'mount --rbind / {beside} && cd {beside} && pivot_root . . && umount -l . ; cat {at}/admin.token'"
+            ),
+        ),
+        (
+            "processes-inside",
+            format!("unshare -Urmpf sh -c 'mount -t proc proc {beside} && cat {beside}/{node}/cmdline'"),
+        ),
+        ("nsenter", format!("nsenter -t {node} -m -p cat {at}/admin.token")),
+        (
+            "chroot",
+            format!(
+                "chroot {parent} /{inner}/../bin/cat /{inner}/admin.token; chroot /proc/{node}/root cat {at}/admin.token"
+            ),
+        ),
+        ("first-process", format!("cat /proc/1/root{at}/admin.token; nsenter -t 1 -m cat {at}/admin.token")),
+    ];
+    for (attack, line) in lines {
+        let ran = Command::new("sh").arg("-c").arg(&line).output().unwrap();
+        let got = String::from_utf8_lossy(&ran.stdout);
+        tell(attack, if got.contains("cis_") || got.contains("node") { Ok(()) } else { Err(()) });
+    }
+}
+
+/// Runs `cis agent run` on what was started in a mount namespace in which `setup` was done, and says what it printed.
+fn with_mounts(node: &Node, kind: &str, setup: &str, script: &str) -> Ran {
+    let plain = node.command(["agent", "run", "--sandbox", kind, "a", "--", "sh", "-c", script]);
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &format!("{setup} && exec \"$@\""), "sh"]);
+    command.arg(plain.get_program()).args(plain.get_args()).current_dir(node.dir()).env_clear();
+    command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Running::start(command).wait()
+}
+
+#[test]
+fn other_mounts_of_the_data_directory_are_shut_too() {
+    if !rustix::process::geteuid().is_root() {
+        println!("only the superuser mounts");
+        return;
+    }
+    let node = Node::new();
+    let _up = node.up();
+    let views = ["whole", "above", "part"].map(|name| node.path(name));
+    views.iter().for_each(|view| fs::create_dir(view).unwrap());
+    let setup = "mount --bind data whole && mount --bind . above && mount --bind data/skills part";
+    fs::create_dir_all(node.data.join("skills")).unwrap();
+    fs::write(node.data.join("skills/secret"), "secret").unwrap();
+    for kind in ["namespaces", "landlock"] {
+        let ran = with_mounts(&node, kind, setup, "cat whole/* above/data/* part/*; echo done");
+        if !is_refused(&node, &ran) {
+            assert_eq!(ran.out, "done\n", "{ran}");
+        }
+    }
+    // Without a sandbox it is all there.
+    assert!(with_mounts(&node, "off", setup, "cat whole/admin.token part/*").out.ends_with("secret"));
+}
+
+/// As in a container, or where AppArmor or a setting of the kernel forbids them.
+#[test]
+fn refused_namespaces_fall_back_to_landlock_or_to_a_refusal() {
+    let node = Node::new();
+    let _up = node.up();
+    let run = |kind: &str| {
+        let plain = node.command(["agent", "run", "--sandbox", kind, "a", "--", "echo", "ran"]);
+        let mut command = Command::new("unshare");
+        let none = "echo 0 > /proc/sys/user/max_user_namespaces; exec \"$@\"";
+        command.args(["-Ur", "sh", "-c", none, "sh"]).arg(plain.get_program()).args(plain.get_args());
+        command.current_dir(node.dir()).env_clear();
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Running::start(command).wait()
+    };
+    if !Command::new("unshare").args(["-Ur", "true"]).status().unwrap().success() {
+        // This machine refuses them itself.
+        let ran = node.cis(["agent", "run", "a", "--", "true"]).code(0);
+        ran.tells("namespaces do not work here (cannot make a user namespace");
+        return;
+    }
+    let why = "namespaces do not work here (cannot make a user namespace";
+    run("namespaces").code(1).says_nothing().tells("error[Unavailable]: no such sandbox").tells(why);
+    match cis::sandbox::landlock::is_available() {
+        true => {
+            run("auto").code(0).says("ran").tells("sandbox: Landlock").tells(why);
+            run("require").code(0).says("ran").tells("sandbox: Landlock").tells(why);
+        }
+        false => {
+            run("auto").code(0).says("ran").tells("warning: no sandbox").tells(why);
+            run("require").code(1).says_nothing().tells("error[Unavailable]: no such sandbox");
+        }
+    }
+}
+
+#[test]
+fn home_around_the_data_directory_is_usable_in_namespaces() {
+    for node in nodes() {
+        let _up = node.up();
+        let script = "id -u; umask 077; echo x > new && mv new other && rm other && mkdir d && cat /dev/null > d/f && echo made";
+        let ran = node.cis(["agent", "run", "--sandbox", "namespaces", "a", "--", "sh", "-c", script]);
+        if !is_refused(&node, &ran) {
+            let user = node.user().unwrap_or_else(|| rustix::process::geteuid().as_raw());
+            assert_eq!(ran.code(0).out, format!("{user}\nmade\n"));
+        }
+    }
+}
+
+#[test]
+fn everything_started_in_namespaces_ends_with_the_command() {
+    let node = Node::new();
+    let _up = node.up();
+    let script = "setsid sleep 1000 > /dev/null 2>&1 & sleep 1000 > /dev/null 2>&1 & exit 3";
+    let ran = node.cis(["agent", "run", "--sandbox", "namespaces", "a", "--", "sh", "-c", script]);
+    if !is_refused(&node, &ran) {
+        ran.code(3);
+        node.assert_no_survivors();
+    }
+}
+
+#[test]
+fn ways_past_the_mounts_are_not_inherited() {
+    let node = Node::new();
+    let _up = node.up();
+    let run = |setup: &str| {
+        let (plain, exe) = (node.command(["x"]), node.exe());
+        let script = "cat admin.token; ls; ls /proc/self/cwd/";
+        let line =
+            format!("{setup}; exec {} agent run --sandbox namespaces a -- sh -c '{script}'", exe.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]).current_dir(node.dir()).env_clear();
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Running::start(command).wait()
+    };
+    let inside = run("cd data");
+    if is_refused(&node, &inside) {
+        return;
+    }
+    assert_eq!(inside.out, "", "{inside}");
+    let open = run("exec 7< data").code(1).says_nothing();
+    open.tells("descriptor 7 is an open directory");
+}
+
+/// A script that starts both the node and an agent has them in one process group.
+#[test]
+fn signal_to_the_group_of_the_command_reaches_nothing_outside() {
+    let node = Node::new();
+    let _up = node.up();
+    for kind in ["namespaces", "landlock"] {
+        let (plain, exe) = (node.command(["x"]), node.exe());
+        let line = format!(
+            "sleep 1000 & {} agent run --sandbox {kind} a -- sh -c 'kill -KILL 0'; echo code=$?; kill $! && echo alive",
+            exe.display()
+        );
+        let mut command = Command::new("setsid");
+        command.args(["--wait", "sh", "-c", &line]).current_dir(node.dir()).env_clear();
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let ran = Running::start(command).wait();
+        if ran.err.contains("no such sandbox") {
+            println!("not on this machine: {ran}");
+            continue;
+        }
+        assert_eq!(ran.out, "code=137\nalive\n", "{ran}");
+    }
+}
+
+#[test]
+fn terminal_interrupts_and_stops_a_command_in_every_sandbox() {
+    let node = Node::new();
+    let _up = node.up();
+    for kind in ["namespaces", "landlock"] {
+        let probe = node.cis(["agent", "run", "--sandbox", kind, "a", "--", "true"]);
+        if is_refused(&node, &probe) {
+            continue;
+        }
+        let plain = node.command(["x"]);
+        let mut shell = Command::new("sh");
+        shell.arg("-i").current_dir(node.dir()).env("PS1", "$ ");
+        shell.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let mut terminal = Terminal::start(200, shell);
+        let agent = |label: &str, script: &str| {
+            let exe = node.exe();
+            format!("{} agent run --sandbox {kind} a -- sh -c '{script}'; echo {label}=$?\n", exe.display())
+        };
+        let script =
+            "trap \"exit 9\" INT; trap \"echo resu\"\"med\" CONT; echo rea\"\"dy; while :; do sleep 1; done";
+        terminal.press(&agent("first", script));
+        terminal.until("ready\r\n");
+        terminal.press("\u{1a}");
+        terminal.until("first=148\r\n");
+        terminal.press("fg; echo then=$?\n");
+        terminal.until("resumed\r\n");
+        terminal.press(CTRL_C);
+        terminal.until("then=9\r\n");
+        // One that stops itself gives the terminal back as well.
+        terminal.press(&agent("second", "kill -STOP $$; exit 4"));
+        terminal.until("second=148\r\n");
+        terminal.press("fg; echo last=$?\n");
+        terminal.until("last=4\r\n");
+        terminal.press("exit\n");
+        terminal.wait();
+    }
+}
