@@ -148,6 +148,10 @@ fn cis(dir: &Path) -> Result<Command> {
     let mut command = Command::new(repo::target()?.join("debug/cis"));
     command.arg("--data-dir").arg(dir.join("data")).current_dir(dir);
     // Neither the disk is what is tested, nor how much one caller may ask for.
-    command.env("CIS_DURABILITY", "process").env("CIS_NODE_RATE", "1000000").stdin(Stdio::null());
+    command
+        .env("CIS_DURABILITY", "process")
+        .env("CIS_NODE_RATE", "1000000")
+        .env("CIS_NODE_PENDING_MAX", "1000000")
+        .stdin(Stdio::null());
     Ok(command)
 }

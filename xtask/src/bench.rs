@@ -1,6 +1,7 @@
 //! Builds and starts the benchmark. It is a program of its own (`src/bin/cis-bench/`), built with the optimisations that
 //! users get: it calls the store in-process, and a debug build would measure something nobody uses.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -21,6 +22,10 @@ pub struct Options {
     /// Small sizes and one pair, to see that it works; prints, and writes nothing
     #[arg(long)]
     pub smoke: bool,
+    /// Compare with another `cis`, such as the one before a change, instead of with other tools; prints, and writes nothing.
+    /// It takes `--pairs 31` to tell a few percent
+    #[arg(long, value_name = "PROGRAM")]
+    pub against: Option<PathBuf>,
 }
 
 /// Builds `cis` and the benchmark, and runs it.
@@ -39,6 +44,9 @@ pub fn start(options: &Options) -> Result<()> {
     bench.arg("--cache").arg(repo::cache()?.join("bench"));
     bench.args(["--pairs", &options.pairs.to_string()]);
     bench.args(options.smoke.then_some("--smoke"));
+    if let Some(program) = &options.against {
+        bench.arg("--against").arg(program);
+    }
     for workload in &options.only {
         bench.args(["--only", workload]);
     }

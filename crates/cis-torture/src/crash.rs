@@ -28,12 +28,12 @@ mod evidence;
 mod fifo;
 pub mod live_tasks;
 pub mod load;
-mod process;
+pub(crate) mod process;
 mod record;
 pub mod runner_killed;
 pub mod storm;
-mod victim;
-mod wire;
+pub(crate) mod victim;
+pub(crate) mod wire;
 
 use cis_store::{Reader, check as invariants};
 

@@ -68,7 +68,7 @@ pub fn run(dose: &Dose) -> anyhow::Result<Finding> {
         ("times what had ended waited for space", tally.postponed),
         ("acknowledged writes asked for", tally.promises),
     ];
-    Ok(Finding { counts, violations })
+    Ok(Finding { counts, violations, ..Finding::default() })
 }
 
 fn fill(mut chance: Chance, tally: &mut Tally) -> anyhow::Result<Vec<String>> {

@@ -6,6 +6,7 @@
 //! | [`crash`] | kills node and runner while clients work |
 //! | [`power`] | loses power between a write and its sync |
 //! | [`full`] | fills the disk, and makes room again |
+//! | [`siege`] | attacks a node beside callers that behave well |
 //! | [`sim`] | makes up whole worlds, and all that can go wrong in them |
 //! | [`disk`], `vfs` | a disk that remembers and fails on demand, under SQLite |
 //! | [`life`] | a store in use, and what it was acknowledged |
@@ -18,6 +19,7 @@ pub mod disk;
 pub mod full;
 pub mod life;
 pub mod power;
+pub mod siege;
 pub mod sim;
 mod vfs;
 
@@ -41,6 +43,8 @@ pub struct Dose {
 pub struct Finding {
     /// What was done and how often, such as `kills between request and answer`: 412.
     pub counts: Vec<(&'static str, u64)>,
+    /// What else is worth telling, a line each, such as how long calls took.
+    pub lines: Vec<String>,
     /// What must not be, each with the seed that shows it again.
     pub violations: Vec<String>,
 }
@@ -56,6 +60,9 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (what, count) in &self.counts {
             writeln!(f, "   {count:>12}  {what}")?;
+        }
+        for line in &self.lines {
+            writeln!(f, "   {line}")?;
         }
         for violation in &self.violations {
             writeln!(f, "   VIOLATION: {violation}")?;

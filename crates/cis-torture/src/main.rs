@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cis_torture::{Dose, Finding, crash, full, power, sim};
-use clap::{Parser, ValueEnum};
+use cis_torture::{Dose, Finding, crash, full, power, siege, sim};
+use clap::{Parser, Subcommand, ValueEnum};
 
 /// Break CIS on purpose, and check that it holds.
 #[derive(Debug, Parser)]
@@ -18,6 +18,16 @@ struct Cli {
     /// Only these machines
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Machine>,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// What a machine starts as a process of its own.
+#[derive(Debug, Clone, Copy, Subcommand)]
+enum Part {
+    /// The attackers of a siege, by the plan on stdin
+    #[command(hide = true)]
+    Attack,
 }
 
 /// What can be done to it.
@@ -35,6 +45,8 @@ enum Machine {
     Power,
     /// A disk that is full, and has room again
     Full,
+    /// Attack a node beside callers that behave well
+    Siege,
     /// Worlds that are made up from a seed, with everything that can go wrong in them
     Sim,
 }
@@ -48,6 +60,7 @@ impl Machine {
             Self::RunnerKilled => crash::runner_killed::run(dose),
             Self::Power => power::run(dose),
             Self::Full => full::run(dose),
+            Self::Siege => siege::record(dose),
             Self::Sim => sim::run(dose),
         }
     }
@@ -55,6 +68,10 @@ impl Machine {
 
 fn main() -> anyhow::Result<ExitCode> {
     let cli = Cli::parse();
+    if let Some(Part::Attack) = cli.part {
+        siege::attack()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let machines: Vec<Machine> = match cli.only.is_empty() {
         true => Machine::value_variants().to_vec(),
         false => cli.only,

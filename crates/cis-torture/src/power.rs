@@ -85,7 +85,7 @@ fn lose_power(dose: &Dose, fault: Fault) -> anyhow::Result<Finding> {
         ("acknowledged writes asked for", tally.asked),
         ("images with something wrong", tally.hurt),
     ];
-    Ok(Finding { counts, violations })
+    Ok(Finding { counts, violations, ..Finding::default() })
 }
 
 #[derive(Default)]

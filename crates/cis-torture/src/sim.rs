@@ -147,7 +147,7 @@ pub fn run(dose: &Dose) -> anyhow::Result<Finding> {
         ("suspends", tally.sleeps),
         ("restarts of the machine", tally.restarts),
     ];
-    Ok(Finding { counts, violations })
+    Ok(Finding { counts, violations, ..Finding::default() })
 }
 
 /// The worlds one processor lives.

@@ -15,6 +15,7 @@ use cis_engine::context::Context;
 use cis_engine::coordinator::{Limits, Options};
 use cis_engine::data_dir::DataDir;
 use cis_engine::host::Host;
+use cis_store::port::Quotas;
 use cis_store::{CoordinatorStore as _, StoreError};
 use cis_store::{Durability, Reader, SqliteStore, check};
 use cis_torture::chance::Chance;
@@ -137,8 +138,14 @@ fn a_node_whose_disk_cannot_be_synced_ends_and_says_why() {
         address: None,
         notices: Wanted::default(),
     };
-    let settings =
-        Settings { pending_for: Millis(60_000), auto_execute: false, skill_dirs: Vec::new(), node: None };
+    let settings = Settings {
+        pending_for: Millis(60_000),
+        quotas: Quotas::default(),
+        auto_execute: false,
+        skill_dirs: Vec::new(),
+        node: None,
+        prover: None,
+    };
     let lock = options.data_dir.try_lock().unwrap().unwrap();
     let host = Host::open_node(options, settings, lock, &Context::of_node(&[], &[], Vec::new())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

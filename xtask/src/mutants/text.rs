@@ -60,7 +60,7 @@ fn is_move(line: &str) -> bool {
 }
 
 /// Every guard of a claim, a lease or a task's move whose absence could change anything.
-const GUARDS: [Guard; 23] = [
+const GUARDS: [Guard; 24] = [
     guard("advance.rs", "AND fence = ?2 AND status IN", "AND ?2 IS NOT NULL AND status IN"),
     guard("advance.rs", "AND fence = ?2 AND status IN ('running', 'cancelling')", "AND fence = ?2"),
     guard(
@@ -77,7 +77,16 @@ const GUARDS: [Guard; 23] = [
         "AND l.subject_key = ?1 AND l.fence = ?2",
         "AND l.subject_key = ?1 AND ?2 IS NOT NULL",
     ),
-    guard("leases.rs", "AND fence < ?2", "AND ?2 IS NOT NULL"),
+    guard(
+        "leases.rs",
+        "AND fence < ?2\n         ORDER BY fence DESC",
+        "AND ?2 IS NOT NULL\n         ORDER BY fence DESC",
+    ),
+    guard(
+        "leases.rs",
+        "SELECT fence, number FROM notes WHERE execution_id = ?1 AND fence < ?2",
+        "SELECT fence, number FROM notes WHERE execution_id = ?1 AND ?2 IS NOT NULL",
+    ),
     guard(
         "leases.rs",
         "term_ms = ?4\n             WHERE subject_kind = 'task' AND subject_key = ?1 AND fence = ?2",

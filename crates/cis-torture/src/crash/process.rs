@@ -15,16 +15,16 @@ const ENVIRON_BYTES: usize = 128 << 10;
 
 /// A living process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) pid: u32,
-    pub(super) line: String,
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) line: String,
     /// Is it `cis` itself, rather than a task?
-    pub(super) is_cis: bool,
+    pub(crate) is_cis: bool,
 }
 
 /// Living processes that name this data directory: tasks in `CIS_DATA_DIR`, a runner, which shows nothing of its
 /// environment, in its arguments.
-pub(super) fn of_data_dir(data_dir: &Path, cis: &Path) -> Vec<Process> {
+pub(crate) fn of_data_dir(data_dir: &Path, cis: &Path) -> Vec<Process> {
     let mark = [b"CIS_DATA_DIR=", data_dir.as_os_str().as_bytes()].concat();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -46,13 +46,13 @@ pub(super) fn of_data_dir(data_dir: &Path, cis: &Path) -> Vec<Process> {
 }
 
 /// Sends a signal and waits until the process is gone; false if there was none, or it stays.
-pub(super) fn end(pid: u32, signal: Signal, patience: Duration) -> bool {
+pub(crate) fn end(pid: u32, signal: Signal, patience: Duration) -> bool {
     let Some(fd) = open(pid) else { return false };
     pidfd_send_signal(&fd, signal).is_ok() && gone(&fd, patience)
 }
 
 /// The living process that listens at `socket`.
-pub(super) fn listener(socket: &Path) -> Option<u32> {
+pub(crate) fn listener(socket: &Path) -> Option<u32> {
     let stream = UnixStream::connect(socket).ok()?;
     let pid = rustix::net::sockopt::socket_peercred(&stream).ok()?.pid.as_raw_nonzero().get().cast_unsigned();
     let lives = open(pid).is_some_and(|fd| !gone(&fd, Duration::ZERO));

@@ -19,7 +19,7 @@ use super::wire::{Request, Wire};
 use crate::clock::{eventually, pause};
 
 /// Nothing here takes this long; past it, something hangs.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a point is waited for. Under load every one of them is passed many times a second.
 const STRIKE_WITHIN: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ const LAST_LINES: usize = 12;
 
 /// A node and its surroundings.
 #[derive(Debug)]
-pub(super) struct Victim {
+pub(crate) struct Victim {
     exe: PathBuf,
     dir: TempDir,
     slots: u32,
@@ -41,21 +41,21 @@ pub(super) struct Victim {
 
 /// Where clients find the node at present; while it is down they wait here.
 #[derive(Debug, Default)]
-pub(super) struct Door {
+pub(crate) struct Door {
     standing: Mutex<Option<Standing>>,
     opened: Condvar,
 }
 
 /// A life of the node, and where it listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Standing {
-    pub(super) address: SocketAddr,
-    pub(super) life: u64,
+pub(crate) struct Standing {
+    pub(crate) address: SocketAddr,
+    pub(crate) life: u64,
 }
 
 impl Door {
     /// Where the node is, once it is up; `None` if it is not for a while.
-    pub(super) fn wait(&self) -> Option<Standing> {
+    pub(crate) fn wait(&self) -> Option<Standing> {
         let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.opened.wait_timeout_while(standing, Duration::from_secs(1), |now| now.is_none());
         *waited.unwrap_or_else(PoisonError::into_inner).0
@@ -68,57 +68,57 @@ impl Door {
 }
 
 /// Is it the runner that comes by this point, and not the node?
-pub(super) fn kills_runner(point: &str) -> bool {
+pub(crate) fn kills_runner(point: &str) -> bool {
     point.starts_with("runner.")
 }
 
-/// The `cis` that was built beside this very program, by the same profile.
-fn cis_beside_us() -> Result<PathBuf> {
+/// The program of this name that was built beside this very program, by the same profile.
+pub(crate) fn program_beside_us(name: &str) -> Result<PathBuf> {
     let us = std::env::current_exe().context("cannot tell where this program is")?;
     // A test lies one directory deeper than what it tests.
-    let beside = us.ancestors().skip(1).take(2).map(|dir| dir.join("cis")).find(|path| path.is_file());
+    let beside = us.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|path| path.is_file());
     beside.with_context(|| {
         let dir = us.parent().unwrap_or(&us).display();
         format!(
-            "there is no `cis` beside `{dir}`: build it first, `cargo build -p cis --features failpoints`"
+            "there is no `{name}` beside `{dir}`: build it first, `cargo build -p {name} --features cis/failpoints`"
         )
     })
 }
 
 impl Victim {
     /// A node on an empty data directory, up.
-    pub(super) fn start(slots: u32) -> Result<Self> {
+    pub(crate) fn start(slots: u32) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("cis-crash").tempdir()?;
-        let exe = cis_beside_us()?;
+        let exe = program_beside_us("cis")?;
         let mut victim = Self { exe, dir, slots, child: None, door: Arc::default(), lives: 0 };
         victim.rise()?;
         Ok(victim)
     }
 
-    pub(super) fn door(&self) -> Arc<Door> {
+    pub(crate) fn door(&self) -> Arc<Door> {
         self.door.clone()
     }
 
-    pub(super) fn lives(&self) -> u64 {
+    pub(crate) fn lives(&self) -> u64 {
         self.lives
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    pub(super) fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.path("data")
     }
 
     /// Keeps the directory, for somebody to look at.
-    pub(super) fn keep(&mut self) -> &Path {
+    pub(crate) fn keep(&mut self) -> &Path {
         self.dir.disable_cleanup(true);
         self.dir.path()
     }
 
     /// Starts the node, and waits until it serves.
-    pub(super) fn rise(&mut self) -> Result<()> {
+    pub(crate) fn rise(&mut self) -> Result<()> {
         let (tell, told) = mpsc::channel();
         let child = self.spawn()?;
         let stdout = child.stdout.take().context("no output")?;
@@ -138,7 +138,7 @@ impl Victim {
     }
 
     /// Starts the node and kills it after a while, wherever it is by then.
-    pub(super) fn rise_and_fall(&mut self, after: Duration) -> Result<()> {
+    pub(crate) fn rise_and_fall(&mut self, after: Duration) -> Result<()> {
         self.spawn()?;
         pause(after);
         self.fall()
@@ -158,7 +158,7 @@ impl Victim {
     }
 
     /// Kills the node, and whoever waits for it knows.
-    pub(super) fn fall(&mut self) -> Result<()> {
+    pub(crate) fn fall(&mut self) -> Result<()> {
         self.door.set(None);
         if let Some(mut child) = self.child.take() {
             child.kill()?;
@@ -168,7 +168,7 @@ impl Victim {
     }
 
     /// An error if the node ended though nobody killed it.
-    pub(super) fn must_live(&mut self) -> Result<()> {
+    pub(crate) fn must_live(&mut self) -> Result<()> {
         let ended = match &mut self.child {
             Some(child) => child.try_wait()?,
             None => None,
@@ -180,14 +180,14 @@ impl Victim {
     }
 
     /// Lets whoever comes by this point first die there.
-    pub(super) fn arm(&self, point: &str) -> Result<()> {
+    pub(crate) fn arm(&self, point: &str) -> Result<()> {
         let new = self.path("fail.new");
         std::fs::write(&new, point)?;
         Ok(std::fs::rename(&new, self.path("fail"))?)
     }
 
     /// Waits until somebody has died at the point that was armed; false if nobody does.
-    pub(super) fn struck(&mut self, point: &str) -> Result<bool> {
+    pub(crate) fn struck(&mut self, point: &str) -> Result<bool> {
         let file = self.path("fail");
         let struck = eventually(STRIKE_WITHIN, || (!file.exists()).then_some(())).is_some();
         // It may have been the last moment.
@@ -202,17 +202,17 @@ impl Victim {
         Ok(struck)
     }
 
-    pub(super) fn runner(&self) -> Option<u32> {
+    pub(crate) fn runner(&self) -> Option<u32> {
         process::listener(&self.data().join("runner.sock"))
     }
 
     /// Kills the runner; false if there is none.
-    pub(super) fn kill_runner(&self) -> bool {
+    pub(crate) fn kill_runner(&self) -> bool {
         self.runner().is_some_and(|pid| process::end(pid, Signal::KILL, PATIENCE))
     }
 
     /// Stops the node as its owner would, and waits until nobody needs the runner any more.
-    pub(super) fn stop(&mut self) -> Result<()> {
+    pub(crate) fn stop(&mut self) -> Result<()> {
         self.door.set(None);
         let Some(mut child) = self.child.take() else { return Ok(()) };
         ensure!(process::end(child.id(), Signal::TERM, PATIENCE), "the node does not stop");
@@ -223,17 +223,17 @@ impl Victim {
     }
 
     /// Living processes of the data directory.
-    pub(super) fn processes(&self) -> Vec<Process> {
+    pub(crate) fn processes(&self) -> Vec<Process> {
         process::of_data_dir(&self.data(), &self.exe)
     }
 
     /// Living processes of tasks.
-    pub(super) fn strays(&self) -> Vec<Process> {
+    pub(crate) fn strays(&self) -> Vec<Process> {
         self.processes().into_iter().filter(|process| !process.is_cis).collect()
     }
 
     /// Calls the node as its owner, and expects it to be well.
-    pub(super) fn ask(&self, request: &Request) -> Result<Value> {
+    pub(crate) fn ask(&self, request: &Request) -> Result<Value> {
         let token = std::fs::read_to_string(self.data().join("admin.token"))?;
         let standing = self.door.wait().context("the node is down")?;
         let reply = Wire::open(standing.address)?.call(token.trim(), request)?;
@@ -241,15 +241,19 @@ impl Victim {
         Ok(reply.body)
     }
 
-    /// A token for somebody who may do everything.
-    pub(super) fn token(&self, identity: &str) -> Result<String> {
-        let made =
-            self.ask(&Request::post("/api/v1/tokens", &json!({"identity": identity, "as": "owner"})))?;
+    /// A token for a caller that may do everything.
+    pub(crate) fn token(&self, identity: &str) -> Result<String> {
+        self.token_for(&json!({"identity": identity, "as": "owner"}))
+    }
+
+    /// A token as it is asked for.
+    pub(crate) fn token_for(&self, wanted: &Value) -> Result<String> {
+        let made = self.ask(&Request::post("/api/v1/tokens", wanted))?;
         Ok(made["token"].as_str().with_context(|| format!("no token in {made}"))?.to_owned())
     }
 
     /// Publishes and confirms; answers the run's id.
-    pub(super) fn run(&self, dag: &Value) -> Result<String> {
+    pub(crate) fn run(&self, dag: &Value) -> Result<String> {
         let published = self.ask(&Request::post("/api/v1/dag/publish", dag))?;
         let id = published["dag_id"].as_str().with_context(|| format!("no DAG in {published}"))?;
         let confirmed = self.ask(&Request::post(format!("/api/v1/dag/{id}/confirm"), &json!({})))?;
@@ -257,7 +261,7 @@ impl Victim {
     }
 
     /// Waits until a DAG's run is over; an error if it does not end.
-    pub(super) fn wait_over(&self, dag: &str) -> Result<Value> {
+    pub(crate) fn wait_over(&self, dag: &str) -> Result<Value> {
         let mut told = self.ask(&Request::get(format!("/api/v1/dag/{dag}/status")))?;
         for _ in 0..PATIENCE.as_secs() {
             if ["completed", "failed", "cancelled", "timed_out"].iter().any(|word| told["status"] == **word) {
@@ -269,12 +273,17 @@ impl Victim {
         bail!("`{dag}` does not end: {told}")
     }
 
-    pub(super) fn pid(&self) -> Result<u32> {
+    /// Where it listens.
+    pub(crate) fn address(&self) -> Result<SocketAddr> {
+        Ok(self.door.wait().context("the node is down")?.address)
+    }
+
+    pub(crate) fn pid(&self) -> Result<u32> {
         Ok(self.child.as_ref().context("the node is down")?.id())
     }
 
     /// A command about the node's data directory and this file.
-    pub(super) fn cis(&self, command: &[&str], file: &Path) -> Command {
+    pub(crate) fn cis(&self, command: &[&str], file: &Path) -> Command {
         let mut cis = Command::new(&self.exe);
         cis.args(command).arg(file).env("CIS_DATA_DIR", self.data()).env("HOME", self.path("home"));
         cis.stdin(Stdio::null());

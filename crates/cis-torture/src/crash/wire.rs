@@ -12,44 +12,44 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection to a node.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(crate) struct Wire {
     stream: BufReader<TcpStream>,
     host: SocketAddr,
 }
 
 /// A request.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Request {
-    pub(super) method: &'static str,
-    pub(super) path: String,
-    pub(super) key: Option<String>,
-    pub(super) body: String,
+pub(crate) struct Request {
+    pub(crate) method: &'static str,
+    pub(crate) path: String,
+    pub(crate) key: Option<String>,
+    pub(crate) body: String,
 }
 
 /// What came back, whole.
 #[derive(Debug, Clone)]
-pub(super) struct Reply {
-    pub(super) status: u16,
-    pub(super) body: Value,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) body: Value,
 }
 
 impl Request {
-    pub(super) fn get(path: impl Into<String>) -> Self {
+    pub(crate) fn get(path: impl Into<String>) -> Self {
         Self { method: "GET", path: path.into(), ..Self::default() }
     }
 
-    pub(super) fn post(path: impl Into<String>, body: &Value) -> Self {
+    pub(crate) fn post(path: impl Into<String>, body: &Value) -> Self {
         Self { method: "POST", path: path.into(), body: body.to_string(), ..Self::default() }
     }
 
     /// The same under a name of the caller's own.
-    pub(super) fn keyed(self, key: Option<String>) -> Self {
+    pub(crate) fn keyed(self, key: Option<String>) -> Self {
         Self { key, ..self }
     }
 }
 
 impl Wire {
-    pub(super) fn open(host: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn open(host: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(host)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -57,15 +57,21 @@ impl Wire {
     }
 
     /// Has the other end not closed it? Of a request that is sent after that, nothing can be learned from its failing.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         let stream = self.stream.get_ref();
         let nothing_yet = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
         let open = nothing_yet.is_err_and(|e| e.kind() == ErrorKind::WouldBlock);
         stream.set_nonblocking(false).is_ok() && open
     }
 
-    /// Asks, and reads the whole answer. After an error nobody here knows what became of the request.
-    pub(super) fn call(&mut self, token: &str, request: &Request) -> io::Result<Reply> {
+    /// Asks, and reads the whole answer, which is JSON. After an error the caller does not know what became of the request.
+    pub(crate) fn call(&mut self, token: &str, request: &Request) -> io::Result<Reply> {
+        let (status, bytes) = self.exchange(token, request)?;
+        Ok(Reply { status, body: serde_json::from_slice(&bytes)? })
+    }
+
+    /// The same of an answer that may be anything: its status and its body.
+    pub(crate) fn exchange(&mut self, token: &str, request: &Request) -> io::Result<(u16, Vec<u8>)> {
         let Request { method, path, key, body } = request;
         let key = key.as_ref().map(|key| format!("Idempotency-Key: {key}\r\n")).unwrap_or_default();
         let (host, length) = (self.host, body.len());
@@ -90,7 +96,7 @@ impl Wire {
         }
         let mut bytes = vec![0; length];
         self.stream.read_exact(&mut bytes)?;
-        Ok(Reply { status, body: serde_json::from_slice(&bytes)? })
+        Ok((status, bytes))
     }
 
     fn line(&mut self) -> io::Result<String> {

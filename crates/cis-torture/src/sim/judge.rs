@@ -15,6 +15,9 @@ use super::sketch::{Kind, Sketch, Task};
 /// Takeovers of a task whose holder went silent, where its definition does not say.
 const TAKEOVERS: u32 = 3;
 
+/// Releases that cost a task no try.
+const FREE_RELEASES: u32 = 3;
+
 /// How long something may be due, while everything works, before that counts as frozen.
 const LATE_MS: i64 = 120_000;
 
@@ -283,7 +286,8 @@ impl Judge {
                     lease.over = true;
                 }
                 if !repeated && *ending == Ending::Released {
-                    self.tries.entry(key.execution).or_default().free += 1;
+                    let tries = self.tries.entry(key.execution).or_default();
+                    tries.free = FREE_RELEASES.min(tries.free + 1);
                 }
                 self.concluded.entry(key).or_insert((ending.clone(), status));
             }

@@ -42,6 +42,14 @@ fn definition(n: usize) -> String {
     json!({"dag_id": format!("agent-{n}"), "tasks": [{"id": "t", "type": "external"}]}).to_string()
 }
 
+/// How many rounds a second the agents do together over HTTP.
+pub(crate) fn rounds_per_second(bed: &Bed) -> Result<f64> {
+    let rounds = bed.size(3_200, AGENTS);
+    #[allow(clippy::cast_precision_loss, reason = "a few thousand")]
+    let rounds_done = rounds as f64;
+    Ok(rounds_done / over_http(bed, rounds)?)
+}
+
 /// The seconds all agents together take for `rounds` rounds.
 fn time(rounds: usize, agent: impl Fn(usize, &AtomicUsize) -> Result<()> + Sync) -> Result<f64> {
     let next = AtomicUsize::new(0);

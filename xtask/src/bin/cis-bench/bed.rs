@@ -32,13 +32,18 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn make(options: &Options) -> Result<Self> {
+        Self::make_with(options, &options.cis)
+    }
+
+    /// The same for another `cis`.
+    pub(crate) fn make_with(options: &Options, cis: &Path) -> Result<Self> {
         fs::create_dir_all(&options.cache)?;
         // Not `/tmp`, which may be memory: what is measured is a data directory on a disk.
         let cache = options.cache.canonicalize()?;
         let dir = tempfile::Builder::new().prefix("run-").tempdir_in(&cache)?;
         fs::create_dir(dir.path().join("home"))?;
         Ok(Self {
-            cis: options.cis.clone(),
+            cis: cis.canonicalize().with_context(|| format!("no program `{}`", cis.display()))?,
             root: options.root.clone(),
             dir,
             cache,

@@ -8,11 +8,21 @@ pub(crate) type Side<'a> = Box<dyn FnMut(u32) -> Result<f64> + 'a>;
 
 /// What each side measured, by pair.
 pub(crate) fn compete(pairs: u32, sides: &mut [Side<'_>]) -> Result<Vec<Vec<f64>>> {
-    let mut measured = vec![vec![0.0; pairs as usize]; sides.len()];
+    let places: Vec<usize> = (0..sides.len()).collect();
+    turn_by_turn(pairs, &places, |place, pair| sides[place](pair))
+}
+
+/// What `measure` says of each side, by pair.
+pub(crate) fn turn_by_turn<S: Copy, T>(
+    pairs: u32,
+    sides: &[S],
+    mut measure: impl FnMut(S, u32) -> Result<T>,
+) -> Result<Vec<Vec<T>>> {
+    let mut measured: Vec<Vec<T>> = sides.iter().map(|_| Vec::new()).collect();
     for pair in 0..pairs {
         for turn in 0..sides.len() {
             let side = (turn + pair as usize) % sides.len();
-            measured[side][pair as usize] = sides[side](pair)?;
+            measured[side].push(measure(sides[side], pair)?);
         }
     }
     Ok(measured)

@@ -16,6 +16,7 @@
 //! | [`machine`] | what the figures depend on: cores, kernel, pressure, fdatasync |
 //! | [`report`] | rows, bars, and the page |
 //! | [`versus`] | W0 to W3 |
+//! | [`against`] | the same by another `cis` |
 //! | [`served`], [`wire`] | a node to call, and calling it |
 //! | [`agents`] | W4: agents over HTTP |
 //! | [`reads`] | W5: status reads |
@@ -25,6 +26,7 @@
 //! | [`claims`] | W6: how long a claim takes behind tasks it may not take |
 //! | [`size`] | W7: a hundred thousand tasks |
 
+mod against;
 mod agents;
 mod bed;
 mod claims;
@@ -68,6 +70,9 @@ struct Options {
     only: Vec<String>,
     #[arg(long)]
     smoke: bool,
+    /// Another `cis` to compare with
+    #[arg(long)]
+    against: Option<PathBuf>,
 }
 
 /// A workload by its name.
@@ -101,6 +106,9 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: &Options) -> Result<()> {
+    if let Some(old) = &options.against {
+        return against::compare(Bed::make(options)?, Bed::make_with(options, old)?, &options.only);
+    }
     let wanted = wanted(&options.only)?;
     let bed = Bed::make(options)?;
     let mut report = Report::begin(&bed)?;

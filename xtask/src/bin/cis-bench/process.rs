@@ -1,6 +1,7 @@
 //! What `/proc` knows of a process: its processor time, its memory, whose runner it is.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -14,14 +15,25 @@ pub(crate) fn wait_ended(pid: u32) -> Result<()> {
 
 /// Processor time of all its threads so far, in seconds; without its children's.
 pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
+    // `utime` and `stime`, fields 14 and 15 of the whole line.
+    sum_of_times(pid, 11..13)
+}
+
+/// The same with that of its children which have ended and were waited for.
+pub(crate) fn cpu_seconds_with_children(pid: u32) -> Result<f64> {
+    // `cutime` and `cstime` follow.
+    sum_of_times(pid, 11..15)
+}
+
+/// The sum of some of the times of a process, by their places after its name.
+fn sum_of_times(pid: u32, places: Range<usize>) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process is gone already")?;
     // The name in parentheses may hold anything; the fields after it are numbers.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |index: usize| fields.get(index).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
-    // `utime` and `stime`, fields 14 and 15 of the whole line.
     #[allow(clippy::cast_precision_loss, reason = "a hundred per second")]
     let per_second = rustix::param::clock_ticks_per_second() as f64;
-    Ok((f64::from(ticks(11)) + f64::from(ticks(12))) / per_second)
+    Ok(places.map(|place| f64::from(ticks(place))).sum::<f64>() / per_second)
 }
 
 /// The most memory it has ever had, in KiB; `None` once it has ended.

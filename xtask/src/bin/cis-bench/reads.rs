@@ -21,26 +21,44 @@ const CONNECTIONS: usize = 64;
 const WRITE_EVERY: Duration = Duration::from_millis(10);
 
 pub(crate) fn reads(bed: &Bed) -> Result<Vec<Row>> {
-    let dags = bed.size(1_000, 10);
-    let lasts = Duration::from_millis(bed.size(2_000, 100) as u64);
     let at = Conditions::now(bed.path())?;
-    let data_dir = bed.fresh()?;
-    let (node, hello) = (Served::node(bed, &data_dir)?, Served::hello()?);
-    let acknowledged: Vec<AtomicI64> = (0..dags).map(|_| AtomicI64::new(0)).collect();
-    let mut wire = node.wire()?;
-    for (n, known) in acknowledged.iter().enumerate() {
-        let published = wire.json("POST", "/api/v1/dag/publish", &definition(n, 0))?;
-        known.store(published["revision"].as_i64().context("no revision")?, Ordering::SeqCst);
-    }
+    let (node, hello) = (ReadNode::start(bed)?, Served::hello()?);
     let mut sides: Vec<Side<'_>> = vec![
-        Box::new(|pair| status(&node, &acknowledged, u64::from(pair), lasts)),
-        Box::new(|_| flood(&hello, lasts, |wire, _| wire.call("GET", "/", "").map(drop))),
+        Box::new(|pair| node.reads_per_second(u64::from(pair))),
+        Box::new(|_| flood(&hello, node.lasts, |wire, _| wire.call("GET", "/", "").map(drop))),
     ];
     let measured = compete(bed.pairs(), &mut sides)?;
     let [ours, floor] = measured.as_slice() else { return Err(anyhow!("two sides")) };
     let row = Row::share("W5 status reads, to hello", Spread::of_ratios(ours, floor), 0.5, 0.5, at);
     let detail = format!("{:.0}/s to {:.0}/s", Spread::of(ours).median, Spread::of(floor).median);
     Ok(vec![row.detail(detail)])
+}
+
+/// A node with DAGs to ask for.
+#[derive(Debug)]
+pub(crate) struct ReadNode {
+    node: Served,
+    /// The revision of each DAG that was acknowledged last.
+    acknowledged: Vec<AtomicI64>,
+    lasts: Duration,
+}
+
+impl ReadNode {
+    pub(crate) fn start(bed: &Bed) -> Result<Self> {
+        let node = Served::node(bed, &bed.fresh()?)?;
+        let acknowledged: Vec<AtomicI64> = (0..bed.size(1_000, 10)).map(|_| AtomicI64::new(0)).collect();
+        let mut wire = node.wire()?;
+        for (n, known) in acknowledged.iter().enumerate() {
+            let published = wire.json("POST", "/api/v1/dag/publish", &definition(n, 0))?;
+            known.store(published["revision"].as_i64().context("no revision")?, Ordering::SeqCst);
+        }
+        Ok(Self { node, acknowledged, lasts: Duration::from_millis(bed.size(2_000, 100) as u64) })
+    }
+
+    /// Reads per second, while another connection writes; `nth` makes what is written new.
+    pub(crate) fn reads_per_second(&self, nth: u64) -> Result<f64> {
+        status(&self.node, &self.acknowledged, nth, self.lasts)
+    }
 }
 
 fn definition(n: usize, version: u64) -> String {
