@@ -2,7 +2,7 @@
 //! memory. All answers to callers that are known pass here.
 //!
 //! ```text
-//!   handler ─► answer ── small: as it is
+//!   handler ─► answer ── small: as it is; a definition: room was made before it was read
 //!                └─ large: room of the identity and of the node ── none: 429 or 503
 //!                                └─► hyper's buffer ─► sent, or the connection closed: the room is given back
 //! ```
@@ -13,12 +13,12 @@
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody, to_bytes};
-use axum::http::Method;
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use cis_core::error::Refusal;
 
 use crate::limit::{Limits, Place, SMALL_ANSWER, Share};
-use crate::respond::expected;
+use crate::respond::{expected, json};
 
 /// How long an answer that tells of something done waits for room before it is refused. What only reads is refused at once:
 /// it can be asked again.
@@ -36,8 +36,23 @@ impl AsRef<[u8]> for Counted {
     }
 }
 
+/// Beside an answer that room was made for already.
+#[derive(Debug, Clone, Copy)]
+struct IsCounted;
+
+/// An answer that room was made for before it was read; it takes the room until it is sent or dropped.
+pub(crate) fn counted(status: StatusCode, text: String, room: Place) -> Response {
+    let bytes = Bytes::from_owner(Counted { bytes: text.into(), _room: room });
+    let mut response = json(status, bytes.into());
+    response.extensions_mut().insert(IsCounted);
+    response
+}
+
 /// Counts an answer until it is sent or dropped; refuses one that there is no room for.
 pub(crate) async fn count(limits: &Limits, share: &Share, method: &Method, response: Response) -> Response {
+    if response.extensions().get::<IsCounted>().is_some() {
+        return response;
+    }
     match response.body().size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok()) {
         Some(bytes) if bytes > SMALL_ANSWER => count_large(limits, share, method, response, bytes).await,
         _ => response,
@@ -80,7 +95,6 @@ fn was_done(full: Refusal) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::StatusCode;
     use tokio::time::Instant;
 
     use super::*;

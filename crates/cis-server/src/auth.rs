@@ -33,6 +33,9 @@ use crate::places;
 use crate::respond::{RefusedResponse, expected};
 use crate::table::{ROUTES, Route, find, methods};
 
+/// What all callers count as that are taken at their word.
+const UNPROVEN: &str = "callers without a token";
+
 /// The header by which the owner on the socket says what name it is to be known by.
 const USER: &str = "cis-user";
 
@@ -118,7 +121,10 @@ pub(crate) async fn guard(
 /// Has the connection of a request count toward its caller.
 fn count_connection(request: &Request, peer: Peer, session: &Session) -> Result<(), Refusal> {
     match (request.extensions().get::<places::Place>(), peer) {
-        (Some(place), Peer::Address(_)) => place.authenticate(&session.token.caller.identity),
+        (Some(place), Peer::Address(_)) => match &session.secret_hash {
+            Some(_) => place.authenticate(&session.token.caller.identity),
+            None => place.authenticate(UNPROVEN),
+        },
         (Some(place), Peer::Socket(_)) => {
             place.authenticate_owner();
             Ok(())
@@ -275,12 +281,12 @@ async fn session(headers: &HeaderMap, from: IpAddr, state: &State, at: Instant) 
     let secret = bearer(headers);
     let now = state.app.now();
     if let Some(did) = secret.filter(|secret| state.options.trusts_local && secret.starts_with("did:")) {
-        return admit(state, at_its_word(did, now)?.into(), None, at);
+        return admit_unproven(state, at_its_word(did, now)?.into(), at);
     }
     let Some(secret_hash) = secret.map(secret_hash) else { return Err(no_token()) };
     // Looked up by the hash of 256 random bits: how long that takes tells nothing about the secret.
     match state.kept.good_token(&secret_hash, now, state.app.reads()).await? {
-        Some(token) => admit(state, token, Some(secret_hash.into()), at),
+        Some(token) => admit(state, token, secret_hash.into(), at),
         None => {
             state.limits.count_failure(from, at)?;
             let why = "this token is unknown, was revoked or has run out";
@@ -293,11 +299,17 @@ async fn session(headers: &HeaderMap, from: IpAddr, state: &State, at: Instant) 
 fn admit(
     state: &State,
     token: Arc<TokenSummary>,
-    secret_hash: Option<Arc<str>>,
+    secret_hash: Arc<str>,
     at: Instant,
 ) -> Result<Session, Refusal> {
     let share = state.limits.admit(&token.caller.identity, at)?;
-    Ok(Session { secret_hash, connection: None, token, share, traceparent: None })
+    Ok(Session { secret_hash: Some(secret_hash), connection: None, token, share, traceparent: None })
+}
+
+/// A caller that is taken at its word could be another one with every request: all of them share what one may use.
+fn admit_unproven(state: &State, token: Arc<TokenSummary>, at: Instant) -> Result<Session, Refusal> {
+    let share = state.limits.admit(UNPROVEN, at)?;
+    Ok(Session { secret_hash: None, connection: None, token, share, traceparent: None })
 }
 
 /// The session of the owner on the data directory's socket: a caller that knows the directory's key. It says by what name it

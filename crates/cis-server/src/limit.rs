@@ -40,7 +40,7 @@ const ANSWERS_MAX: usize = 64 << 20;
 const OWN_ANSWERS_MAX: usize = 32 << 20;
 
 /// Answers up to this size are bounded by the number of connections alone, and cost no count.
-pub(crate) const SMALL_ANSWER: usize = 64 << 10;
+pub(crate) const SMALL_ANSWER: usize = 16 << 10;
 
 /// Bytes are counted in pieces of this size.
 const PIECE: usize = 4 << 10;

@@ -31,6 +31,14 @@ pub trait Read: Call {
     fn read(look: Look<'_>, request: Request<Self>) -> Result<Self::Response, Refusal>
     where
         Self: Sized;
+
+    /// About how many bytes the answer will take, where that may be many: room is made for them before they are read.
+    fn expected_bytes(_look: Look<'_>, _request: &Request<Self>) -> Result<usize, Refusal>
+    where
+        Self: Sized,
+    {
+        Ok(0)
+    }
 }
 
 /// Answers a call for the owner of the data directory from the store itself, whether it has a coordinator or not. Lists are as

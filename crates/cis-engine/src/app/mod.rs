@@ -201,19 +201,26 @@ impl App {
 
     /// Answers a call that only reads, on a thread that may wait for the disk.
     pub async fn read<C: Read>(&self, sender: &Sender, request: Request<C>) -> Result<C::Response, Refusal> {
-        self.read_as(sender, request, |answer| answer).await
+        check_access(C::ACCESS, sender)?;
+        self.look(sender, move |look| C::read(look, request)).await
     }
 
     /// The same, with the answer in the form that `write` gives it on that thread: a large one takes long to write, and one
-    /// identity has no more of them at once than it may read.
-    pub async fn read_as<C: Read, T: Send + 'static>(
+    /// identity has no more of them at once than it may read. `make_room` is asked for as many bytes as it will take before
+    /// it is read.
+    pub async fn read_as<C: Read, P: Send + 'static, T: Send + 'static>(
         &self,
         sender: &Sender,
         request: Request<C>,
+        make_room: impl FnOnce(usize) -> Result<P, Refusal> + Send + 'static,
         write: fn(C::Response) -> T,
-    ) -> Result<T, Refusal> {
+    ) -> Result<(P, T), Refusal> {
         check_access(C::ACCESS, sender)?;
-        self.look(sender, move |look| C::read(look, request).map(write)).await
+        self.look(sender, move |look| {
+            let room = make_room(C::expected_bytes(look, &request)?)?;
+            Ok((room, write(C::read(look, request)?)))
+        })
+        .await
     }
 
     /// Looks into the store with the eyes of a sender.

@@ -1,5 +1,7 @@
 //! One thing, and where it stands: a DAG, a revision, a run, a review, what holds them.
 
+use std::io;
+
 use cis_api::calls::{DagStatus, ShowDag, ShowDagPublish, ShowReview, ShowRun, WhyDag, WhyRun};
 use cis_api::dag::{DagPath, DagRevision, DagStanding, RevisionQuery, Versioned};
 use cis_api::definition::DefinitionText;
@@ -8,43 +10,60 @@ use cis_api::run::{Run, RunProgress, RunSummary};
 use cis_api::why::{Explained, WhyQuery};
 use cis_api::{Nothing, Request};
 use cis_core::error::{ErrorCode, Refusal};
-use cis_store::rows::{Keyed, ReviewRow, RunRow};
+use cis_core::id::Scope;
+use cis_store::rows::{DagRow, Keyed, ReviewRow, RevisionRow, RunRow};
 use serde::Serialize;
-use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use super::look::{Look, Read, not_found};
 use super::page::LIMIT_MAX;
-use crate::token::sha256_hex;
 use crate::why::{self, Terms};
 
 /// What the values of the tasks of one answer come to at most; beyond that they are left out.
 const VALUES_BYTES_MAX: usize = 1 << 20;
+
+/// How often a definition is in memory while it is answered: as it was read, and in the answer.
+const DEFINITION_COPIES: usize = 2;
 
 /// Tasks told of what holds a run, unless asked for fewer or more.
 const WHY_LIMIT: u32 = 100;
 
 /// The answer with a version that is another one as soon as anything told is.
 fn versioned<T: Serialize>(told: T) -> Versioned<T> {
-    // Thirteen hexadecimal digits: as much as every reader of JSON takes for an exact number.
-    let digest = sha256_hex(json!(told).to_string().as_bytes());
-    let version = digest.get(..13).and_then(|digits| i64::from_str_radix(digits, 16).ok());
-    Versioned { told, version: version.unwrap_or_default() }
+    let mut hash = Hashing(Sha256::new());
+    // Neither hashing nor what is told can fail.
+    let _ = serde_json::to_writer(&mut hash, &told);
+    let bytes: [u8; 32] = hash.0.finalize().into();
+    let [a, b, c, d, e, f, g, h, ..] = bytes;
+    // Fifty-two bits: as much as every reader of JSON takes for an exact number.
+    let version = (u64::from_be_bytes([a, b, c, d, e, f, g, h]) >> 12).cast_signed();
+    Versioned { told, version }
+}
+
+/// Hashes what is written to it: an answer of a megabyte need not be made to be hashed.
+struct Hashing(Sha256);
+
+impl io::Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Read for ShowDag {
     fn read(look: Look<'_>, request: Request<Self>) -> Result<DagRevision, Refusal> {
         let (DagPath { id }, RevisionQuery { scope, content_hash }) = (request.path, request.query);
-        let dag = look.dag(&id, scope.as_ref())?;
-        let revisions = look.reader.revisions(dag.key)?;
-        let meant = |hash: &str| content_hash.as_deref().is_none_or(|wanted| wanted == hash);
-        let revision = revisions.iter().find(|revision| meant(&revision.content_hash)).cloned();
-        let revision = revision.ok_or_else(|| not_found("revision with that content of", &id))?;
+        let (dag, revisions, meant) = find_revision(look, &id, scope.as_ref(), content_hash.as_deref())?;
         // What is known of a DAG is told though its latest definition is gone; a caller that names one hears that it is.
-        let definition = match revision.removed_at.is_some() && content_hash.is_none() {
+        let definition = match meant.removed_at.is_some() && content_hash.is_none() {
             true => None,
-            false => Some(definition_text(look, revision.key)?),
+            false => Some(definition_text(look, meant.key)?),
         };
-        let (dag, revision) = (dag.shown, revision.shown);
+        let (dag, revision) = (dag.shown, meant.shown);
         Ok(DagRevision {
             dag_id: dag.dag_id,
             scope: dag.scope,
@@ -60,6 +79,27 @@ impl Read for ShowDag {
             revisions: revisions.into_iter().map(|revision| revision.shown).collect(),
         })
     }
+
+    fn expected_bytes(look: Look<'_>, request: &Request<Self>) -> Result<usize, Refusal> {
+        let RevisionQuery { scope, content_hash } = &request.query;
+        let (_, _, meant) = find_revision(look, &request.path.id, scope.as_ref(), content_hash.as_deref())?;
+        Ok(look.reader.definition_bytes(meant.key)?.saturating_mul(DEFINITION_COPIES))
+    }
+}
+
+/// A DAG, its revisions, and the one of them that is meant: the one with that content, else the latest.
+fn find_revision(
+    look: Look<'_>,
+    id: &str,
+    scope: Option<&Scope>,
+    content_hash: Option<&str>,
+) -> Result<(DagRow, Vec<RevisionRow>, RevisionRow), Refusal> {
+    let dag = look.dag(id, scope)?;
+    let revisions = look.reader.revisions(dag.key)?;
+    let is_meant = |revision: &&RevisionRow| content_hash.is_none_or(|hash| hash == revision.content_hash);
+    let meant = revisions.iter().find(is_meant).cloned();
+    let meant = meant.ok_or_else(|| not_found("revision with that content of", id))?;
+    Ok((dag, revisions, meant))
 }
 
 fn definition_text(look: Look<'_>, definition: i64) -> Result<DefinitionText, Refusal> {
@@ -69,9 +109,16 @@ fn definition_text(look: Look<'_>, definition: i64) -> Result<DefinitionText, Re
 
 impl Read for ShowDagPublish {
     fn read(look: Look<'_>, request: Request<Self>) -> Result<DagRevision, Refusal> {
-        let path = DagPath { id: "publish".to_owned() };
-        ShowDag::read(look, Request::new(path, request.query, Nothing {}))
+        ShowDag::read(look, of_dag_publish(request.query))
     }
+
+    fn expected_bytes(look: Look<'_>, request: &Request<Self>) -> Result<usize, Refusal> {
+        ShowDag::expected_bytes(look, &of_dag_publish(request.query.clone()))
+    }
+}
+
+fn of_dag_publish(query: RevisionQuery) -> Request<ShowDag> {
+    Request::new(DagPath { id: "publish".to_owned() }, query, Nothing {})
 }
 
 impl Read for DagStatus {

@@ -39,6 +39,8 @@ use cis_engine::app::{Answer, App, Read};
 use cis_store::port::Once;
 
 use crate::State;
+use crate::answer;
+use crate::limit::SMALL_ANSWER;
 use crate::observe;
 use crate::respond::{HandlerResult, json, refused, success, success_text};
 use request::ApiRequest;
@@ -155,10 +157,17 @@ where
 /// Answers a call that only reads.
 async fn answer_read<C: Read>(request: ApiRequest<C>) -> HandlerResult {
     let ApiRequest { state, session, sender, request, .. } = request;
-    drop(session);
+    let limits = state.limits.clone();
+    let make_room = move |bytes: usize| match bytes > SMALL_ANSWER {
+        true => limits.answer(&session.share, bytes).map(Some),
+        false => Ok(None),
+    };
     let write = |answer: C::Response| (status_of::<C>(&answer), success_text(answer));
-    let (status, text) = state.app.read_as(&sender, request, write).await?;
-    Ok(json(status, text.into()))
+    let (room, (status, text)) = state.app.read_as(&sender, request, make_room, write).await?;
+    Ok(match room {
+        Some(room) => answer::counted(status, text, room),
+        None => json(status, text.into()),
+    })
 }
 
 fn status_of<C: Call>(answer: &C::Response) -> StatusCode {

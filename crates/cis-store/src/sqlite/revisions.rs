@@ -90,6 +90,16 @@ impl Reader {
         }
     }
 
+    /// About how long that is, without reading it.
+    pub fn definition_bytes(&self, definition: i64) -> Answer<usize> {
+        let sql =
+            "SELECT coalesce((SELECT octet_length(text) FROM public_definitions WHERE definition_key = ?1),
+                                   octet_length(tasks_json))
+                   FROM dag_definitions WHERE definition_key = ?1";
+        let bytes: Option<i64> = self.one(sql, [definition], |row| row.get(0))?;
+        Ok(bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0))
+    }
+
     /// The same if it is kept beside the stored form.
     pub fn kept_public_text(&self, definition: i64) -> Answer<Option<String>> {
         self.one("SELECT text FROM public_definitions WHERE definition_key = ?1", [definition], |row| {
