@@ -9,7 +9,7 @@
 //! | `answers` | asks for giant answers and reads them |
 //! | `bodies` | giant, deep and unfinished bodies |
 //! | `logs` | pieces of a log: tiny, large, in the wrong place |
-//! | `claims` | claims, writes a log, releases, claims again |
+//! | `claims` | claims, writes a log, releases, claims again; reports on tasks of a large run that it does not hold |
 //! | `publish` | definitions without end |
 //! | `waiters` | long polls and followers, as many as it gets |
 //! | `tokens` | wrong tokens |
@@ -62,6 +62,7 @@ const ATTACKS: &[Attack] = &[
     Attack { name: "log flood, tiny pieces", threads: 2, run: logs::write_tiny_pieces },
     Attack { name: "log flood, large pieces", threads: 2, run: logs::write_large_pieces },
     Attack { name: "claim and release", threads: 2, run: claims::claim_and_release },
+    Attack { name: "reports with wrong fences", threads: 4, run: claims::report_wrongly },
     Attack { name: "publish flood", threads: 3, run: publish::publish },
     Attack { name: "long-poll hoarding", threads: 1, run: waiters::hoard },
     Attack { name: "wrong tokens", threads: 2, run: tokens::guess },

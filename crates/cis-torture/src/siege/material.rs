@@ -3,7 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::attack::plan::{BIG_DEFINITION, BIG_LOG, BIG_OUTPUTS, LOG_STOCK, Material, RELEASE_STOCK, SCOPE};
+use super::attack::plan::{
+    BIG_DEFINITION, BIG_LOG, BIG_OUTPUTS, BIG_RUN, LOG_STOCK, Material, RELEASE_STOCK, SCOPE,
+};
 use crate::crash::victim::Victim;
 use crate::crash::wire::{Request, Wire};
 
@@ -27,10 +29,20 @@ pub(super) fn make(victim: &Victim) -> Result<Material> {
         "tasks": [{"id": "t", "command": format!("head -c {LINES} /dev/zero | tr '\\0' '\\n'")}]});
     let big_log = victim.run(&log)?;
     victim.wait_over(BIG_LOG)?;
-    let big_definition = big_definition(victim)?;
+    let big_definition = large_run(victim, BIG_DEFINITION, READ_ONLY_SCOPE)?;
     let status = victim.ask(&Request::get(format!("/api/v1/dag/{BIG_DEFINITION}/status")))?;
     let big_definition_version = status["version"].as_i64().context("a status without a version")?;
-    Ok(Material { big_outputs: big_outputs(victim)?, big_log, big_definition, big_definition_version })
+    large_run(victim, BIG_RUN, SCOPE)?;
+    let status = victim.ask(&Request::get(format!("/api/v1/dag/{BIG_RUN}/status")))?;
+    let big_run_first = status["tasks"][0]["execution_id"].as_i64().context("a status without tasks")?;
+    Ok(Material {
+        big_outputs: big_outputs(victim)?,
+        big_log,
+        big_definition,
+        big_definition_version,
+        big_run_first,
+        big_run_tasks: TASKS as u64,
+    })
 }
 
 fn tasks(count: usize, needs: &str) -> Vec<Value> {
@@ -57,10 +69,10 @@ fn big_outputs(victim: &Victim) -> Result<String> {
 }
 
 /// Its first task is for a worker that never comes.
-fn big_definition(victim: &Victim) -> Result<String> {
+fn large_run(victim: &Victim, dag_id: &str, scope: &str) -> Result<String> {
     let mut tasks = vec![json!({"id": "t0", "type": "external", "needs": ["never-comes"]})];
     tasks.extend((1..TASKS).map(|nth| {
         json!({"id": format!("t{nth}"), "command": "true", "depends_on": [format!("t{}", nth - 1), "t0"]})
     }));
-    victim.run(&json!({"dag_id": BIG_DEFINITION, "scope": READ_ONLY_SCOPE, "tasks": tasks}))
+    victim.run(&json!({"dag_id": dag_id, "scope": scope, "tasks": tasks}))
 }

@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::line::{Line, request};
-use super::plan::SCOPE;
+use super::plan::{RELEASE_STOCK, SCOPE};
 use super::{Attacker, breathe};
 use crate::chance::Chance;
 
@@ -31,7 +31,15 @@ fn giants(attacker: &Attacker<'_>) -> Vec<Vec<u8>> {
     let deep = |depth: usize| format!(r#"{{"input":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
     let long = json!({"dag_id": "x", "scope": SCOPE,
         "tasks": [{"id": "t", "type": "external", "description": "x".repeat(DEFINITION_MAX - 1000)}]});
+    let nested = |bytes: usize| {
+        let level = format!("{}1{}", r#"{"a":"#.repeat(50), "}".repeat(50));
+        let values = vec![level.as_str(); bytes / (level.len() + 1)].join(",");
+        format!(r#"{{"dag_id":"x","scope":"{SCOPE}","revision":true,"tasks":[{values}]}}"#)
+    };
+    let params = json!({"params": {"p": "x".repeat(BODY_MAX - 1000)}});
     vec![
+        post("/api/v1/dag/publish", nested(12 << 20).into_bytes()),
+        post(&format!("/api/v1/dag/{RELEASE_STOCK}/runs"), params.to_string().into_bytes()),
         post("/api/v1/tasks", format!(r#"{{"input":[{}{{}}]}}"#, objects(BODY_MAX - 100)).into_bytes()),
         post(
             "/api/v1/tasks/claim",

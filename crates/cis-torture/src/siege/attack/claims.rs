@@ -64,3 +64,25 @@ pub(super) fn claim_and_release(attacker: &Attacker<'_>, mut chance: Chance) {
         }
     }
 }
+
+/// Sent before any answer is read.
+const REPORTS_AT_ONCE: usize = 16;
+
+/// Reports on tasks of a large run that it does not hold, each to be refused.
+pub(super) fn report_wrongly(attacker: &Attacker<'_>, mut chance: Chance) {
+    let material = &attacker.plan.material;
+    while attacker.goes_on() {
+        let Ok(mut line) = Line::open(attacker) else { continue };
+        let mut answered = true;
+        while attacker.goes_on() && answered {
+            breathe();
+            let what = ["heartbeat", "complete", "release", "progress"][chance.index(4)];
+            let nth = chance.below(material.big_run_tasks).cast_signed();
+            let held = Held { execution: material.big_run_first + nth, fence: 1 };
+            let reports = held.request(attacker, what, json!({})).repeat(REPORTS_AT_ONCE);
+            let sent = line.send(attacker, &reports);
+            answered =
+                sent.and_then(|()| (0..REPORTS_AT_ONCE).try_for_each(|_| line.answer().map(drop))).is_ok();
+        }
+    }
+}

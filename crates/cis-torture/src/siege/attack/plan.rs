@@ -35,6 +35,9 @@ pub(in crate::siege) struct Material {
     pub(in crate::siege) big_definition: String,
     /// Of its status, which does not change: a long poll after it waits for as long as it may.
     pub(in crate::siege) big_definition_version: i64,
+    /// Tasks of a run as large, in the attackers' own scope: the first of them, and how many there are.
+    pub(in crate::siege) big_run_first: i64,
+    pub(in crate::siege) big_run_tasks: u64,
 }
 
 /// DAGs of the runs above, in a scope where the attackers may only read.
@@ -45,6 +48,9 @@ pub(in crate::siege) const BIG_DEFINITION: &str = "big-definition";
 /// DAGs of tasks that the attackers claim, in [`SCOPE`]; what is claimed for one attack needs its capability.
 pub(in crate::siege) const LOG_STOCK: &str = "log-stock";
 pub(in crate::siege) const RELEASE_STOCK: &str = "release-stock";
+
+/// The DAG of a large run in [`SCOPE`] that never begins.
+pub(in crate::siege) const BIG_RUN: &str = "big-run";
 
 /// What was done, by attack.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -34,6 +34,7 @@ pub(super) fn giants(attacker: &Attacker<'_>) -> Vec<Vec<u8>> {
         "/api/v1/events?after=0".to_owned(),
         "/api/v1/pending?limit=1000".to_owned(),
         "/api/v1/openapi.json".to_owned(),
+        "/metrics".to_owned(),
     ];
     paths.iter().map(|path| request("GET", path, &attacker.plan.reader, b"")).collect()
 }
