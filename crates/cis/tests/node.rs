@@ -5,11 +5,13 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use cis_api::Access;
 use cis_core::access::Preset;
 use cis_server::table::{Route, network_routes};
 use rustix::process::Signal;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, json};
 use support::Node;
 use support::http::{Answer, Client, at_once};
@@ -381,4 +383,62 @@ fn a_node_that_is_killed_goes_on_where_it_was() {
     again.running.signal(Signal::INT);
     again.running.wait().code(0);
     node.assert_sound();
+}
+
+/// The keys of the outermost object of a text, each as often as it is there.
+struct Keys(Vec<String>);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Keys;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+                let mut keys = Vec::new();
+                while let Some((key, IgnoredAny)) = map.next_entry()? {
+                    keys.push(key);
+                }
+                Ok(Keys(keys))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+/// Strict readers of JSON refuse an object that has a key twice.
+#[test]
+fn no_answer_has_a_key_twice() {
+    let node = Node::new();
+    let up = node.up();
+    let confirmed = up.client.run(&dag("d", "true"));
+    let run = confirmed["run_id"].as_str().unwrap();
+    up.client.until_over("d");
+    let paths = [
+        "dag/d/status",
+        "dag/d",
+        "dag/d/runs",
+        "dag/d/why",
+        "dag",
+        "pending",
+        "runs",
+        "whoami",
+        "nodes",
+        "tokens",
+    ]
+    .map(|path| format!("/api/v1/{path}"));
+    let of_run = ["", "/tasks", "/why"].map(|part| format!("/api/v1/runs/{run}{part}"));
+    for path in paths.iter().chain(&of_run) {
+        let told = up.client.get(path);
+        assert_eq!(told.status, 200, "{path}: {told:?}");
+        let Keys(mut keys) = serde_json::from_str(&told.body).unwrap();
+        let count = keys.len();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), count, "{path}: {}", told.body);
+    }
 }

@@ -174,3 +174,17 @@ fn workers_that_are_stopped_past_their_lease_change_nothing() {
     assert_eq!((lost, holders.len()), (ROUNDS * WORKERS, ROUNDS * WORKERS));
     node.assert_sound();
 }
+
+/// A worker whose results are refused must not leave its task to run out of its lease.
+#[test]
+fn outputs_that_the_node_refuses_fail_their_task() {
+    let node = Node::new();
+    let up = node.up();
+    up.client.run(&json!({"dag_id": "w", "tasks": [{"id": "t", "type": "external"}]}).to_string());
+    let script = r#"{ printf '{"v":['; yes 1, | head -n 60000 | tr -d '\n'; printf '1]}'; } > "$CIS_OUTPUT""#;
+    worker(&node, &up, &["--once"], script).wait().code(1).tells("its outputs were refused");
+    let told = up.client.until_over("w");
+    assert_eq!(told["status"], "failed");
+    let cause = told["tasks"][0]["cause"].as_str().unwrap();
+    assert!(cause.contains("outputs were refused") && cause.contains("50000"), "{cause}");
+}
