@@ -82,7 +82,9 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish, quotas: Option<Quotas>
         tx.due(at);
     }
     let plan = Plan::new(&request.dag);
-    tx.remember_definition(Definition { key, revision, dag: Arc::clone(&request.dag), plan });
+    tx.memory.definitions.mark_added(key);
+    let definition = Arc::new(Definition { key, revision, dag: Arc::clone(&request.dag), plan });
+    tx.remember_definition(definition, text.len());
     let stands = Stands { status: RevisionStatus::Pending, expires_at, review: Some(review) };
     Ok(published(tx, request, true, key, revision, stands))
 }

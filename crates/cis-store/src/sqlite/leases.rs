@@ -8,14 +8,15 @@ use std::sync::Arc;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::id::{ExecutionId, Fence, RunKey, Scope};
 use cis_core::retry::Failure;
+use cis_core::run::RunStatus;
 use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use rusqlite::{OptionalExtension, Row, params};
 use serde_json::{Value, json};
 
 use super::reader::Reader;
-use super::tx::{Tx, parsed};
-use super::{advance, claim, keys, tasks};
+use super::tx::{Tx, is_stopping, parsed};
+use super::{advance, claim, keys, tasks, tombstones};
 use crate::port::{
     Answer, Boot, Claim, ClaimWork, Claimed, Conclude, Concluded, Ending, Heartbeat, Held, Holding, Note,
     Progress, Recorded, Report, StoreError,
@@ -32,12 +33,13 @@ const SWEEP_MAX: i64 = 500;
 
 /// A task as its holder's words need it.
 struct Task {
-    run: RunKey,
     task_id: String,
     status: TaskStatus,
     fence: Option<Fence>,
     holder: Option<String>,
     claimed_at: Option<Timestamp>,
+    /// Is its run being stopped, or over?
+    run_stops: bool,
 }
 
 /// When a lease ended whose fence was numbered anew: before any boot.
@@ -169,7 +171,7 @@ fn note(row: &Row<'_>, from: usize) -> rusqlite::Result<Note> {
 pub(super) fn heartbeat(tx: &mut Tx<'_>, holding: &Holding, term: Option<Millis>) -> Answer<Heartbeat> {
     let task = task(tx, holding)?;
     let lease = lease(tx, holding, &task)?;
-    let cancel = task.status == TaskStatus::Cancelling || tx.peek(task.run)?.is_stopping();
+    let cancel = task.status == TaskStatus::Cancelling || task.run_stops;
     if cancel {
         return Ok(Heartbeat { expires: lease.expires, term: lease.term, cancel });
     }
@@ -290,27 +292,41 @@ fn end(tx: &mut Tx<'_>, report: &Report, by: Option<&str>) -> Answer<TaskStatus>
     }
 }
 
-/// The task that is spoken of, if the speaker may know of it.
-fn task(tx: &mut Tx<'_>, holding: &Holding) -> Answer<Task> {
+/// The task that is spoken of, if the speaker may know of it. By its rows alone: whoever is refused makes nobody read a
+/// definition, which may be tens of MiB.
+fn task(tx: &Tx<'_>, holding: &Holding) -> Answer<Task> {
     let row = tx
         .conn
         .prepare_cached(
-            "SELECT run_key, task_id, status, fence, holder, claimed_at FROM task_executions WHERE execution_id = ?1",
+            "SELECT t.run_key, t.task_id, t.status, t.fence, t.holder, t.claimed_at, d.scope, r.status
+             FROM task_executions t LEFT JOIN dag_runs r USING (run_key) LEFT JOIN dags d USING (dag_key)
+             WHERE t.execution_id = ?1",
         )?
         .query_row([holding.execution.0], |row| {
-            Ok(Task {
-                run: RunKey(row.get(0)?),
+            let run = match row.get::<_, Option<String>>(6)? {
+                Some(scope) => Some((scope, parsed(row, 7, RunStatus::from_word)?)),
+                None => None,
+            };
+            let task = Task {
                 task_id: row.get(1)?,
                 status: parsed(row, 2, TaskStatus::from_word)?,
                 fence: row.get::<_, Option<i64>>(3)?.map(Fence),
                 holder: row.get(4)?,
                 claimed_at: row.get::<_, Option<i64>>(5)?.map(Timestamp),
-            })
+                run_stops: run.as_ref().is_none_or(|(_, status)| is_stopping(*status)),
+            };
+            Ok((task, RunKey(row.get(0)?), run.map(|(scope, _)| scope)))
         })
         .optional()?;
-    let sees = |scope: &Scope| holding.scopes.as_ref().is_none_or(|scopes| scopes.contains(scope));
+    let sees =
+        |scope: &str| holding.scopes.as_ref().is_none_or(|all| all.iter().any(|s| s.as_str() == scope));
     match row {
-        Some(task) if sees(&tx.peek(task.run)?.scope) => Ok(task),
+        Some((task, _, Some(scope))) if sees(&scope) => Ok(task),
+        // Rows of a pruned run's tasks go after its own.
+        Some((_, run, None)) => match tombstones::find(tx, run)? {
+            Some(tombstone) if sees(tombstone.run.scope.as_str()) => Err(tombstone.refusal().into()),
+            _ => Err(no_task(holding.execution).into()),
+        },
         _ => Err(no_task(holding.execution).into()),
     }
 }

@@ -3,25 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use cis_core::id::{ExecutionId, RunKey};
+use cis_core::id::ExecutionId;
 use cis_core::notice::Wanted;
 use cis_core::review::ReviewSecret;
 
+use super::cache::{DefinitionCache, RunCache};
 use super::clock::Noted;
 use super::fences::Fences;
 use super::pulse::Changed;
 use super::quotas::Usage;
 use super::steps::Chunks;
 use super::tasks::Live;
-use super::tx::RunRow;
-use crate::port::Definition;
 
 /// What the writer remembers between operations. There is no other writer, so nothing of it changes under it.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    pub(super) definitions: HashMap<i64, Arc<Definition>>,
-    /// Rows of runs that are not over, as they were last written.
-    pub(super) runs: HashMap<RunKey, RunRow>,
+    pub(super) definitions: DefinitionCache,
+    pub(super) runs: RunCache,
     /// Attempts as they were claimed. One that is not here is read.
     pub(super) live: HashMap<ExecutionId, Live>,
     /// All of them, once they have been asked for.
@@ -63,9 +61,26 @@ impl Memory {
         Self { chunks, ..Self::default() }
     }
 
-    /// After a rollback: what was remembered may never have happened.
+    /// From here on, what is undone is a new operation.
+    pub(super) fn begin_operation(&mut self) {
+        self.definitions.begin_operation();
+    }
+
+    /// After a rollback of the present operation, or of all it did so far: nothing of that is remembered. What no operation
+    /// changes stays, or every refusal would make the writer parse large definitions again.
+    pub(super) fn undo_operation(&mut self) {
+        self.definitions.undo_operation();
+        self.forget_rows();
+    }
+
+    /// After a rollback of a whole batch: what was remembered may never have happened.
     pub(super) fn forget(&mut self) {
         self.definitions.clear();
+        self.forget_rows();
+    }
+
+    /// Forgets what operations change.
+    fn forget_rows(&mut self) {
         self.runs.clear();
         self.live.clear();
         self.queues = None;

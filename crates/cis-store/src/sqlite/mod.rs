@@ -42,6 +42,7 @@
 mod advance;
 mod approvals;
 mod attempts;
+mod cache;
 pub mod census;
 pub mod check;
 mod claim;

@@ -34,7 +34,8 @@ pub(super) fn open_epoch(tx: &mut Tx<'_>, boot: &Boot) -> Answer<Opening> {
         .collect::<Result<_, _>>()?;
     let unfinished = keys
         .into_iter()
-        .map(|key| tx.run(key).map(|row| Unfinished { run: row.reference(), attached: row.info.attached }))
+        // To look at: there may be more of them than are kept in mind.
+        .map(|key| tx.peek(key).map(|row| Unfinished { run: row.reference(), attached: row.info.attached }))
         .collect::<Answer<_>>()?;
     let live = live_attempts(tx)?;
     Ok(Opening { epoch, live, unfinished, renewed })

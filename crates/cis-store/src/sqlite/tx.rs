@@ -22,12 +22,6 @@ use super::tasks::{self, Ending, Fresh};
 use super::tombstones;
 use crate::port::{Answer, Definition, Fate, RunInfo, RunRef, StoreError};
 
-/// Definitions kept parsed; more than this many at once are parsed again when needed.
-const DEFINITIONS_MAX: usize = 32;
-
-/// Runs kept in mind; more than this many at once are read again when needed.
-const RUNS_MAX: usize = 1_024;
-
 /// Events written by one statement.
 const EVENTS_MAX: usize = 8;
 
@@ -60,6 +54,8 @@ pub(super) struct RunRow {
     pub(super) paused: bool,
     /// The identity it counts for; none of a run that was over when there were no quotas yet.
     counts_for: Option<Box<str>>,
+    /// How long what it was given is, as it is stored: parameters and fates.
+    pub(super) given_bytes: usize,
     /// The version it was last read or written with: the guard of the write.
     loaded: Version,
 }
@@ -87,7 +83,7 @@ impl RunRow {
 
     /// Is it being stopped, or over?
     pub(super) fn is_stopping(&self) -> bool {
-        !matches!(self.status, RunStatus::Queued | RunStatus::Running)
+        is_stopping(self.status)
     }
 
     /// May tasks of it be started?
@@ -105,6 +101,11 @@ impl RunRow {
             status: self.status,
         }
     }
+}
+
+/// Is a run with this status being stopped, or over?
+pub(super) fn is_stopping(status: RunStatus) -> bool {
+    !matches!(status, RunStatus::Queued | RunStatus::Running)
 }
 
 /// One operation under way.
@@ -133,6 +134,7 @@ pub(super) struct Tx<'a> {
 
 impl<'a> Tx<'a> {
     pub(super) fn new(conn: &'a Connection, memory: &'a mut Memory, when: When) -> Self {
+        memory.begin_operation();
         Self {
             conn,
             memory,
@@ -151,7 +153,7 @@ impl<'a> Tx<'a> {
 
     /// Forgets everything the operation has done so far; its caller undoes it in the database.
     pub(super) fn undo(&mut self) {
-        self.memory.forget();
+        self.memory.undo_operation();
         self.touched.clear();
         self.ended.clear();
         self.stop.clear();
@@ -243,15 +245,18 @@ impl<'a> Tx<'a> {
             self.changes(key)?;
             self.touched.push(key);
         }
-        self.memory.runs.get_mut(&key).ok_or_else(|| no_run(key))
+        self.memory.runs.get_mut(key).ok_or_else(|| no_run(key))
     }
 
     /// Says that what is told of a run changes.
     pub(super) fn changes(&mut self, key: RunKey) -> Answer<()> {
         self.load(key)?;
-        let Memory { runs, changed, .. } = &mut *self.memory;
-        if let Some(row) = runs.get(&key) {
-            changed.dag(row.info.definition.dag.dag_id.as_str());
+        let Memory { runs, changed, definitions, .. } = &mut *self.memory;
+        if let Some(row) = runs.get(key) {
+            let definition = row.definition();
+            changed.dag(definition.dag.dag_id.as_str());
+            // What its runs use is not what makes room.
+            definitions.get(definition.key);
         }
         Ok(())
     }
@@ -259,15 +264,15 @@ impl<'a> Tx<'a> {
     /// The row of `run`, to look at.
     pub(super) fn peek(&mut self, key: RunKey) -> Answer<&RunRow> {
         self.load(key)?;
-        self.memory.runs.get(&key).ok_or_else(|| no_run(key))
+        self.memory.runs.get(key).ok_or_else(|| no_run(key))
     }
 
     fn load(&mut self, key: RunKey) -> Answer<()> {
-        if self.memory.runs.contains_key(&key) {
+        if self.memory.runs.contains(key) {
             return Ok(());
         }
-        if self.memory.runs.len() >= RUNS_MAX {
-            self.memory.runs.retain(|run, _| self.touched.contains(run));
+        if self.memory.runs.is_full() {
+            self.memory.runs.retain(|run, _| self.touched.contains(&run));
         }
         let row = self.load_run(key)?;
         self.memory.runs.insert(key, row);
@@ -312,8 +317,9 @@ impl<'a> Tx<'a> {
                 return Err(no_run(key));
             }
             row.loaded = row.version;
-            if !row.status.is_terminal() && self.memory.runs.len() < RUNS_MAX {
-                self.memory.runs.insert(key, row);
+            let Memory { runs, definitions, .. } = &mut *self.memory;
+            if !row.status.is_terminal() && !runs.is_full() && definitions.contains(row.definition().key) {
+                runs.insert(key, row);
             }
         }
         Ok(())
@@ -369,7 +375,8 @@ impl<'a> Tx<'a> {
                 // One table by its key: SQLite need not plan, so it never compiles this anew (see `claim::heads`).
                 "SELECT run_key, status, version, stop_reason, priority, max_parallel, fates, first_execution,
                         resumed_from, started_at, completed_at, deadline, tasks_left, completed, failed, debts,
-                        cancelled, skipped, sinks_completed, window, first_position, paused, counts_for
+                        cancelled, skipped, sinks_completed, window, first_position, paused, counts_for,
+                        octet_length(params_json) + coalesce(octet_length(fates), 0)
                  FROM dag_runs WHERE run_key = ?1",
             )?
             .query_row([key.0], |row| {
@@ -398,6 +405,7 @@ impl<'a> Tx<'a> {
                     first_position: row.get(20)?,
                     paused: row.get(21)?,
                     counts_for: row.get::<_, Option<String>>(22)?.map(Into::into),
+                    given_bytes: row.get(23)?,
                     loaded: Version(row.get(2)?),
                 })
             })
@@ -439,8 +447,8 @@ impl<'a> Tx<'a> {
 
     /// A definition, parsed once.
     pub(super) fn definition(&mut self, key: i64) -> Answer<Arc<Definition>> {
-        if let Some(definition) = self.memory.definitions.get(&key) {
-            return Ok(definition.clone());
+        if let Some(definition) = self.memory.definitions.get(key) {
+            return Ok(definition);
         }
         let (dag_id, scope, revision, text) = self
             .conn
@@ -459,17 +467,21 @@ impl<'a> Tx<'a> {
             .map_err(|e| StoreError::Database(format!("definition {key} does not read back: {e}")))?;
         (dag.dag_id, dag.scope) = (dag_id, scope);
         let plan = Plan::new(&dag);
-        Ok(self.remember_definition(Definition { key, revision, dag: Arc::new(dag), plan }))
+        let definition = Arc::new(Definition { key, revision, dag: Arc::new(dag), plan });
+        self.remember_definition(definition.clone(), text.len());
+        Ok(definition)
     }
 
-    pub(super) fn remember_definition(&mut self, definition: Definition) -> Arc<Definition> {
-        if self.memory.definitions.len() >= DEFINITIONS_MAX {
-            // Those in use live on in their runs; dropping them here only costs a parse.
-            self.memory.definitions.clear();
+    /// Keeps a definition whose stored text has so many bytes. Others may make room for it, and with them their runs, but for
+    /// those that are still to be written: what is dropped only costs a parse.
+    pub(super) fn remember_definition(&mut self, definition: Arc<Definition>, bytes: usize) {
+        let evicted = self.memory.definitions.insert(definition, bytes);
+        if !evicted.is_empty() {
+            let touched = &self.touched;
+            let stays =
+                |run, row: &RunRow| touched.contains(&run) || !evicted.contains(&row.definition().key);
+            self.memory.runs.retain(stays);
         }
-        let definition = Arc::new(definition);
-        self.memory.definitions.insert(definition.key, definition.clone());
-        definition
     }
 
     /// The queue of tasks of `kind` in `scope` that ask for `needs`.

@@ -367,7 +367,7 @@ impl Pen {
         for op in batch {
             self.conn.prepare_cached("SAVEPOINT op")?.execute([])?;
             if let Err(why) = op.run(&self.conn, &mut self.memory) {
-                self.memory.forget();
+                self.memory.undo_operation();
                 if self.conn.is_autocommit() || self.is_everybodys(&why) {
                     return Err(why);
                 }
@@ -384,7 +384,7 @@ impl Pen {
             Ok(()) => self.seal()?,
             Err(why) if self.is_everybodys(&why) => return Err(why),
             Err(_) => {
-                self.memory.forget();
+                self.memory.undo_operation();
                 if !self.conn.is_autocommit() {
                     self.conn.prepare_cached("ROLLBACK")?.execute([])?;
                 }

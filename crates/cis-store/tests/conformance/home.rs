@@ -132,6 +132,11 @@ impl Home {
         statement.query_map([], read).expect("leases").collect::<Result<_, _>>().expect("leases")
     }
 
+    /// Writes to the file behind the store's back.
+    pub(crate) fn execute(&self, sql: &str) {
+        Connection::open(self.file()).expect("the file").execute_batch(sql).expect("a statement");
+    }
+
     /// Every invariant that does not hold.
     pub(crate) fn violations(&self) -> Vec<String> {
         check::violations(&self.reader()).expect("a check")

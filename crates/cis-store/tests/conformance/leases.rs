@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use cis_core::dag::{Kind, More, Task};
 use cis_core::error::ErrorCode;
-use cis_core::id::Scope;
+use cis_core::id::{Fence, Scope};
 use cis_core::retry::{FREE_RELEASES, Failure, TAKEOVERS};
 use cis_core::run::StopReason;
 use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{
     Answer, Boot, ClaimWork, Conclude, Concluded, CoordinatorStore as _, Ending, Heartbeat, Held, Holding,
-    Progress,
+    Progress, Prune,
 };
 use serde_json::{Value, json};
 
@@ -389,4 +389,39 @@ pub(crate) fn lease_is_of_the_task_for_as_long_as_it_is_held(w: &mut World) {
     assert_eq!(w.home.leases(), [of(&held[2])]);
     w.sweep_after(10_000);
     assert_eq!(w.home.leases(), []);
+}
+
+pub(crate) fn holders_are_answered_without_reading_the_definition(w: &mut World) {
+    w.go(&dag("d", vec![external("a", &[], &[]), task("b", &[])]));
+    let held = claim_one(w, "ann");
+    // A new writer has parsed nothing yet, and could not parse this.
+    w.reopen_quietly();
+    w.home.execute(
+        "CREATE TABLE aside AS SELECT definition_key, tasks_json FROM dag_definitions;
+         UPDATE dag_definitions SET tasks_json = 'nothing that can be read'",
+    );
+    let stale = Holding { fence: Fence(held.claim.fence.0 + 1), ..holding(w, &held, "ann") };
+    assert_eq!(code(w.ask(|store| store.heartbeat(stale, None))), ErrorCode::LeaseExpired);
+    assert_eq!(code(beat(w, &held, "bob")), ErrorCode::AlreadyClaimed);
+    let elsewhere = Holding { scopes: Some(vec!["elsewhere".parse().unwrap()]), ..holding(w, &held, "ann") };
+    assert_eq!(code(w.ask(|store| store.heartbeat(elsewhere, None))), ErrorCode::NotFound);
+    assert_eq!(code(conclude(w, &held, "bob", Ending::Succeeded, None)), ErrorCode::AlreadyClaimed);
+    assert!(!beat(w, &held, "ann").unwrap().cancel);
+    w.home.execute(
+        "UPDATE dag_definitions SET tasks_json =
+             (SELECT tasks_json FROM aside WHERE aside.definition_key = dag_definitions.definition_key);
+         DROP TABLE aside",
+    );
+}
+
+pub(crate) fn a_late_word_about_a_pruned_task_tells_other_scopes_nothing(w: &mut World) {
+    w.go(&dag("d", vec![external("a", &[], &[])]));
+    let held = claim_one(w, "ann");
+    conclude(w, &held, "ann", Ending::Succeeded, None).unwrap();
+    later(w, 10);
+    // Its row goes at once, those of its tasks with the next chunks.
+    assert_eq!(w.ask(|store| store.prune(Prune::new(w.now, 0, w.now))).unwrap().runs.len(), 1);
+    assert_eq!(code(beat(w, &held, "ann")), ErrorCode::Gone);
+    let elsewhere = Holding { scopes: Some(vec!["elsewhere".parse().unwrap()]), ..holding(w, &held, "ann") };
+    assert_eq!(code(w.ask(|store| store.heartbeat(elsewhere, None))), ErrorCode::NotFound);
 }

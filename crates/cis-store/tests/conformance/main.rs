@@ -150,6 +150,8 @@ suite! {
         a_result_told_again_by_another_identity_is_refused,
         outputs_of_outside_work_are_handed_on,
         lease_is_of_the_task_for_as_long_as_it_is_held,
+        holders_are_answered_without_reading_the_definition,
+        a_late_word_about_a_pruned_task_tells_other_scopes_nothing,
     }
     outcomes {
         dependents_are_claimed_in_the_same_transaction,
