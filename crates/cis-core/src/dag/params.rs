@@ -1,10 +1,16 @@
 //! The parameters a run is given: the definition's defaults, overridden by what its caller says.
 
+use std::io;
+
 use serde_json::{Map, Value, json};
 
 use super::model::Dag;
 use super::parse::words::nearest;
 use crate::error::{ErrorCode, Refusal};
+
+/// How long all parameters of a run may be together, as JSON. Whoever writes a run keeps them in memory, and every list of
+/// runs tells them.
+pub const PARAMS_BYTES_MAX: usize = 256 << 10;
 
 /// Beyond this, integers share their floating-point values: 2^53.
 const EXACT_MAX: u64 = 1 << 53;
@@ -24,7 +30,47 @@ pub fn filled(dag: &Dag, given: &Map<String, Value>) -> Result<Value, Refusal> {
     }
     let mut params: Map<String, Value> = dag.params.clone().into_iter().collect();
     params.extend(given.clone());
+    check_size(&params)?;
     Ok(Value::Object(params))
+}
+
+/// Refuses parameters that are too long together. The defaults of a definition alone may be.
+pub fn check_size<'p>(params: impl IntoIterator<Item = (&'p String, &'p Value)>) -> Result<(), Refusal> {
+    // Quotes, colon and comma, and the braces around all.
+    let sizes = params.into_iter().map(|(name, value)| (name, name.len() + json_bytes(value) + 4));
+    let (mut all, mut largest) = (1_usize, None);
+    for (name, bytes) in sizes {
+        all = all.saturating_add(bytes);
+        largest = largest.max(Some((bytes, name)));
+    }
+    match largest {
+        Some((bytes, name)) if all > PARAMS_BYTES_MAX => Err(refusal(&[Wrong {
+            name,
+            problem: format!(
+                "the parameters have {all} bytes as JSON, and may have {PARAMS_BYTES_MAX}; the largest is `{name}`, with {bytes}"
+            ),
+            hint: "hand large values on in files, and give their paths".to_owned(),
+        }])),
+        _ => Ok(()),
+    }
+}
+
+/// How long a value is as JSON, without writing it.
+fn json_bytes(value: &Value) -> usize {
+    struct Count(usize);
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // Neither a value nor a count can fail.
+    let _ = serde_json::to_writer(&mut count, value);
+    count.0
 }
 
 fn wrong<'p>(dag: &Dag, name: &'p str, value: &Value) -> Option<Wrong<'p>> {
@@ -95,6 +141,22 @@ mod tests {
         let paths: Vec<Value> =
             refusal.unwrap_err().details.as_array().unwrap().iter().map(|d| d["path"].clone()).collect();
         assert_eq!(paths, ["params.count", "params.day", "params.zzzzz"]);
+    }
+
+    #[test]
+    fn parameters_that_are_too_long_together_are_refused() {
+        // `{"count":"…","day":"…"}`: 21 bytes beside the values.
+        let half = "x".repeat(PARAMS_BYTES_MAX / 2);
+        let rest = "y".repeat(PARAMS_BYTES_MAX - half.len() - 21);
+        let fits = given(json!({"count": half, "day": rest})).unwrap();
+        assert_eq!(fits.to_string().len(), PARAMS_BYTES_MAX);
+        let refusal = given(json!({"count": half, "day": format!("{rest}y")})).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::ValidationFailed);
+        assert_eq!(refusal.details[0]["path"], "params.count");
+        assert!(refusal.message.contains("`count`"), "{}", refusal.message);
+        assert!(refusal.hint.unwrap().contains("files"));
+        // What is escaped counts as it is written.
+        assert!(given(json!({"day": "\u{1}".repeat(PARAMS_BYTES_MAX / 6)})).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cis_core::access::Publisher;
 use cis_core::dag::approval::NOTE_BYTES_MAX;
+use cis_core::dag::params::check_size;
 use cis_core::dag::plan::Plan;
 use cis_core::dag::stored;
 use cis_core::error::{ErrorCode, Refusal};
@@ -40,6 +41,8 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish, quotas: Option<Quotas>
     if revisions > 0 && !request.new_revision && !asked_before(tx, dag_key, request)? {
         return refuse_other_content(tx, dag_key, request);
     }
+    // What could never be started is not asked for.
+    check_size(&request.dag.params)?;
     tx.room()?;
     let text = stored::to_stored(&request.dag);
     let bytes = text.len() as u64;

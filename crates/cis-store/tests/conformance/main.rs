@@ -113,6 +113,7 @@ suite! {
         nothing_runs_unconfirmed,
         requests_that_do_not_fit_are_refused,
         runs_are_numbered_within_their_dag,
+        parameters_have_a_bound,
     }
     claims {
         priority_first_then_ready_order,

@@ -1,8 +1,10 @@
 //! Creating runs.
 
+use cis_core::dag::params::PARAMS_BYTES_MAX;
 use cis_core::error::ErrorCode;
 use cis_core::id::RunKey;
-use cis_store::port::{Fate, StartRun};
+use cis_store::port::{Fate, StartRun, StoreError};
+use serde_json::{Map, json};
 
 use crate::fixture::{World, code};
 use crate::support::{dag, task};
@@ -75,4 +77,27 @@ pub(crate) fn runs_are_numbered_within_their_dag(w: &mut World) {
         w.start(&request).unwrap().number
     });
     assert_eq!(numbers, [1, 1, 2]);
+}
+
+pub(crate) fn parameters_have_a_bound(w: &mut World) {
+    let mut with_default = dag("d", vec![task("a", &[])]);
+    with_default.params.insert("p".into(), json!("small"));
+    with_default.params.insert("q".into(), json!("small"));
+    let definition = w.confirmed(&with_default);
+    let given = |p: usize| Map::from_iter([("p".to_owned(), json!("x".repeat(p)))]);
+    let within = StartRun { params: given(PARAMS_BYTES_MAX - 100), ..w.request(definition) };
+    w.start(&within).unwrap();
+    let beyond = StartRun { params: given(PARAMS_BYTES_MAX), ..w.request(definition) };
+    let refused = match w.start(&beyond) {
+        Err(StoreError::Refused(refused)) => refused,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        (refused.code, &refused.details[0]["path"]),
+        (ErrorCode::ValidationFailed, &json!("params.p"))
+    );
+    // Defaults that no run could be started with are not published.
+    let mut large = dag("e", vec![task("a", &[])]);
+    large.params.insert("p".into(), json!("x".repeat(PARAMS_BYTES_MAX)));
+    assert_eq!(code(w.publish(&large)), ErrorCode::ValidationFailed);
 }
