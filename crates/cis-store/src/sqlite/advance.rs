@@ -9,6 +9,7 @@ use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{OptionalExtension, params};
 use serde_json::{Map, Value, json};
 
+use super::causes::cut_cause;
 use super::events::Told;
 use super::reserve::LOOK_AGAIN;
 use super::tasks::{self, Live, TaskRow};
@@ -229,7 +230,7 @@ fn event_data(live: &Live, report: &Report, not_before: Option<i64>) -> Option<V
     let mut data = Map::new();
     if let Some(cause) = cause(report) {
         data.insert("attempt".into(), json!(live.attempt));
-        data.insert("cause".into(), json!(cause));
+        data.insert("cause".into(), json!(cut_cause(cause)));
     }
     if let Some(code) = report.exit_code.filter(|code| *code != 0) {
         data.insert("exit_code".into(), json!(code));

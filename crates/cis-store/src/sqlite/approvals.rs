@@ -12,6 +12,7 @@ use cis_core::task::{TaskMove, TaskStatus};
 use rusqlite::{OptionalExtension, Row, params};
 use serde_json::{Map, Value, json};
 
+use super::causes::cut_cause;
 use super::claim;
 use super::definitions::check_note;
 use super::events::Told;
@@ -214,7 +215,7 @@ fn settle(tx: &mut Tx<'_>, task: TaskRow, asked: &Task, request: &Approve) -> An
         (false, _) => {
             let note = request.note.as_ref().map_or_else(String::new, |note| format!(": {note}"));
             let cause = format!("rejected by {}{note}", request.by);
-            data.insert("cause".into(), json!(cause));
+            data.insert("cause".into(), json!(cut_cause(cause.clone())));
             end(tx, task, TaskMove::Reject, &cause, Told::data(&Value::Object(data)).by(by))
         }
     }

@@ -43,6 +43,7 @@ mod advance;
 mod approvals;
 mod attempts;
 mod cache;
+mod causes;
 pub mod census;
 pub mod check;
 mod claim;

@@ -18,7 +18,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use super::log::{Detail, detail};
 use super::migrate;
-use super::task_rows::{TASK_SQL, WHOLE_TASK_SQL, task_row};
+use super::task_rows::{TASK_SQL, WHOLE_TASK_SQL, task_row, whole_task_row};
 use super::tx::parsed;
 use crate::port::{Answer, RevisionStatus, StoreError};
 use crate::rows::{DagRow, RevisionRow, RunRow, TaskRow};
@@ -182,7 +182,7 @@ impl Reader {
     }
 
     /// Tasks of a run in file order: those in one of `statuses` (all, if it is empty), at most `limit`.
-    /// Values over 4 KiB are left out.
+    /// Values over 4 KiB are left out, causes over 1 KiB cut.
     pub fn tasks(&self, run: &RunRow, statuses: &[TaskStatus], limit: u32) -> Answer<Vec<TaskRow>> {
         let words: Vec<&str> = statuses.iter().map(|status| status.word()).collect();
         let list = vec!["?"; words.len()].join(", ");
@@ -215,7 +215,8 @@ impl Reader {
     /// One task of a run, whole.
     pub fn task(&self, run: &RunRow, ix: TaskIx) -> Answer<Option<TaskRow>> {
         let execution = run.first_execution.0 + i64::from(ix.0);
-        self.one(&format!("{WHOLE_TASK_SQL} WHERE execution_id = ?1"), [execution], |row| task_row(row, run))
+        let sql = format!("{WHOLE_TASK_SQL} WHERE execution_id = ?1");
+        self.one(&sql, [execution], |row| whole_task_row(row, run))
     }
 
     /// Events of a run after `after`, in order, at most `limit`; and how far the log was read.

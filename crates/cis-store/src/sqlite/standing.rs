@@ -6,6 +6,7 @@ use cis_core::task::TaskStatus;
 use cis_core::why::Standing;
 use rusqlite::Row;
 
+use super::causes::cut_cause;
 use super::reader::Reader;
 use super::tx::parsed;
 use crate::port::{Answer, Fate};
@@ -47,6 +48,6 @@ fn standing(row: &Row<'_>, task: TaskIx) -> rusqlite::Result<Standing> {
         attempt: row.get(4)?,
         holder: row.get(5)?,
         started_at: row.get::<_, Option<i64>>(6)?.map(Timestamp),
-        cause: row.get(7)?,
+        cause: row.get::<_, Option<String>>(7)?.map(cut_cause),
     })
 }

@@ -6,6 +6,7 @@ use cis_core::source::Timestamp;
 use cis_core::task::TaskStatus;
 use rusqlite::{Row, params};
 
+use super::causes::cut_cause;
 use super::reader::{Reader, decision_line, review_id, row_bytes, text_bytes};
 use super::tx::parsed;
 use crate::port::Answer;
@@ -13,10 +14,12 @@ use crate::rows::{RunRow, TaskRow};
 
 // Decisions are looked for only where a person was asked: most tasks never are.
 macro_rules! task_sql {
-    ($values:literal, $sizes:literal) => {
+    ($cause:literal, $values:literal, $sizes:literal) => {
         concat!(
             "SELECT execution_id, task_id, status, version, attempt, claimed_at, started_at, completed_at, not_before,
-           exit_code, cause, ",
+           exit_code, ",
+            $cause,
+            ", ",
             $values,
             ", log_bytes, log_cut_bytes, asked_at,
            iif(status = 'waiting', review_id, NULL),
@@ -33,10 +36,12 @@ macro_rules! task_sql {
 }
 
 /// One task, with all that is known of it.
-pub(super) const WHOLE_TASK_SQL: &str = task_sql!("output, error, outputs_json", "NULL, NULL, NULL");
+pub(super) const WHOLE_TASK_SQL: &str = task_sql!("cause", "output, error, outputs_json", "NULL, NULL, NULL");
 
-/// A task among others: values over 4,096 bytes are not even read, only how large they are.
+/// A task among others: values over 4,096 bytes are not even read, only how large they are; nor is more of a cause than
+/// [`cut_cause`] cuts off.
 pub(super) const TASK_SQL: &str = task_sql!(
+    "substr(cause, 1, 1025)",
     "iif(octet_length(output) <= 4096, output, NULL), iif(octet_length(error) <= 4096, error, NULL),
      iif(octet_length(outputs_json) <= 4096, outputs_json, NULL)",
     "iif(octet_length(output) > 4096, octet_length(output), NULL),
@@ -44,22 +49,24 @@ pub(super) const TASK_SQL: &str = task_sql!(
      iif(octet_length(outputs_json) > 4096, octet_length(outputs_json), NULL)"
 );
 
-/// Where the values of a task stand in its row; their sizes, where they are left out, follow in the same order.
+/// Where the cause of a task and its values stand in its row; the sizes of values, where they are left out, follow in the same
+/// order.
+const CAUSE: usize = 10;
 const OUTPUT: usize = 11;
 const ERROR: usize = 12;
 const OUTPUTS: usize = 13;
 const SIZES: usize = 21;
 
 impl Reader {
-    /// The first tasks of a run, at most `limit`. Of those whose values do not fit `bytes_max` any more, the values are left
-    /// out.
+    /// The first tasks of a run, at most `limit`. Of those that do not fit `bytes_max` any more with their causes and values,
+    /// the values are left out.
     pub fn first_tasks(&self, run: &RunRow, limit: u32, bytes_max: usize) -> Answer<Vec<TaskRow>> {
         let (first, last) = (run.first_execution.0, run.first_execution.0 + i64::from(run.total) - 1);
         let sql =
             format!("{TASK_SQL} WHERE execution_id BETWEEN ?1 AND ?2 ORDER BY execution_id LIMIT 0 + ?3");
         let mut told = 0;
         self.collect(&sql, params![first, last, limit], |row| {
-            told += row_bytes(row, OUTPUT..=OUTPUTS)?;
+            told += row_bytes(row, CAUSE..=OUTPUTS)?;
             let mut task = task_row(row, run)?;
             if told > bytes_max {
                 elide_values(row, run, &mut task.shown)?;
@@ -108,7 +115,15 @@ fn elide_values(row: &Row<'_>, run: &RunRow, task: &mut TaskSummary) -> rusqlite
     Ok(())
 }
 
+/// A row of [`TASK_SQL`].
 pub(super) fn task_row(row: &Row<'_>, run: &RunRow) -> rusqlite::Result<TaskRow> {
+    let mut task = whole_task_row(row, run)?;
+    task.shown.cause = task.shown.cause.map(cut_cause);
+    Ok(task)
+}
+
+/// A row of [`WHOLE_TASK_SQL`].
+pub(super) fn whole_task_row(row: &Row<'_>, run: &RunRow) -> rusqlite::Result<TaskRow> {
     let time = |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(Timestamp));
     let execution: i64 = row.get(0)?;
     let task_id: String = row.get(1)?;
@@ -124,7 +139,7 @@ pub(super) fn task_row(row: &Row<'_>, run: &RunRow) -> rusqlite::Result<TaskRow>
         completed_at: time(7)?,
         not_before: time(8)?,
         exit_code: row.get(9)?,
-        cause: row.get(10)?,
+        cause: row.get(CAUSE)?,
         output: row.get(OUTPUT)?,
         error: row.get(ERROR)?,
         outputs: row.get::<_, Option<String>>(OUTPUTS)?.and_then(|text| serde_json::from_str(&text).ok()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cis_core::dag::{Kind, More, Task};
 use cis_core::error::ErrorCode;
-use cis_core::id::{Fence, Scope};
+use cis_core::id::{Fence, Position, Scope, TaskIx};
 use cis_core::retry::{FREE_RELEASES, Failure, TAKEOVERS};
 use cis_core::run::StopReason;
 use cis_core::source::{BootTime, Millis, Timestamp};
@@ -16,7 +16,7 @@ use cis_store::port::{
 use serde_json::{Value, json};
 
 use crate::fixture::{World, code};
-use crate::support::{dag, task, with};
+use crate::support::{dag, retry, task, with};
 
 const TERM: Millis = Millis(10_000);
 
@@ -424,4 +424,51 @@ pub(crate) fn a_late_word_about_a_pruned_task_tells_other_scopes_nothing(w: &mut
     assert_eq!(code(beat(w, &held, "ann")), ErrorCode::Gone);
     let elsewhere = Holding { scopes: Some(vec!["elsewhere".parse().unwrap()]), ..holding(w, &held, "ann") };
     assert_eq!(code(w.ask(|store| store.heartbeat(elsewhere, None))), ErrorCode::NotFound);
+}
+
+pub(crate) fn long_cause_is_whole_with_its_task_and_cut_among_others(w: &mut World) {
+    let run =
+        w.go(&dag("d", vec![external("a", &[], &[]), external("b", &[], &[]), external("c", &[], &[])]));
+    let why = "語".repeat(5_000);
+    let held = claim(w, "ann");
+    let told = |held: &Held| Conclude {
+        key: None,
+        holding: holding(w, held, "ann"),
+        ending: failed(&why),
+        exit_code: None,
+        error: String::new(),
+        outputs: None,
+        output: "what it printed".into(),
+        log_bytes: 0,
+        random: 0,
+    };
+    for held in &held[..2] {
+        // Told again it is compared whole.
+        for _ in 0..2 {
+            w.ask(|store| store.conclude(told(held))).unwrap().plain().unwrap();
+        }
+    }
+    let cut = format!("{}…", "語".repeat(340));
+    assert_eq!(w.look(run).tasks[0].cause.as_ref(), Some(&cut));
+    let reader = w.home.reader();
+    let line = reader.run(run).unwrap().unwrap();
+    assert_eq!(reader.task(&line, TaskIx(0)).unwrap().unwrap().cause.as_ref(), Some(&why));
+    let (page, _) = reader.task_page(&line, None, None, 10).unwrap();
+    assert_eq!(page[1].cause.as_ref(), Some(&cut));
+    // It counts: with the second there is no room for values any more.
+    let first = reader.first_tasks(&line, 10, 5_000).unwrap();
+    let shown: Vec<_> = first.iter().map(|task| (task.cause.as_ref(), task.output.is_some())).collect();
+    assert_eq!(shown, [(Some(&cut), true), (Some(&cut), false), (None, false)]);
+    let events = reader.log(Position(0), u32::MAX).unwrap();
+    let causes: Vec<_> = events.iter().filter_map(|event| event.data.get("cause")).collect();
+    assert_eq!(causes, [&json!(cut), &json!(cut)]);
+}
+
+pub(crate) fn long_cause_of_a_try_is_cut_where_the_wait_is_explained(w: &mut World) {
+    let again = with(external("a", &[], &[]), |more| more.retry = Some(retry(3, 1_000)));
+    let run = w.go(&dag("d", vec![again]));
+    conclude(w, &claim_one(w, "ann"), "ann", failed(&"x".repeat(2_000)), None).unwrap();
+    let reader = w.home.reader();
+    let standings = reader.standings(&reader.run(run).unwrap().unwrap()).unwrap();
+    assert_eq!(standings[0].cause.as_deref(), Some(format!("{}…", "x".repeat(1_021)).as_str()));
 }

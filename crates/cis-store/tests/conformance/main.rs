@@ -153,6 +153,8 @@ suite! {
         lease_is_of_the_task_for_as_long_as_it_is_held,
         holders_are_answered_without_reading_the_definition,
         a_late_word_about_a_pruned_task_tells_other_scopes_nothing,
+        long_cause_is_whole_with_its_task_and_cut_among_others,
+        long_cause_of_a_try_is_cut_where_the_wait_is_explained,
     }
     outcomes {
         dependents_are_claimed_in_the_same_transaction,
