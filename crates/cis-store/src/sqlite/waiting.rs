@@ -1,7 +1,6 @@
 //! Tasks that wait for a person, with what that person has to know.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 use cis_api::review::WaitingTask;
 use cis_core::dag::{Dag, Kind};
@@ -48,27 +47,50 @@ impl Reader {
              ORDER BY t.execution_id"
         ))?;
         let mut rows = statement.query([after.0])?;
-        // Many tasks that wait are often of one DAG.
-        let mut definitions: BTreeMap<i64, Dag> = BTreeMap::new();
-        let (mut found, mut bytes) = (Vec::new(), 0);
+        let (mut found, mut places, mut bytes, mut more) = (Vec::new(), Vec::new(), 0, false);
         while let Some(row) = rows.next()? {
-            let (mut line, place) = waiting_line(row)?;
+            let (line, place) = waiting_line(row)?;
             if !sees(&line.scope) {
                 continue;
             }
             if found.len() >= limit || bytes >= PAGE_BYTES_MAX {
-                return Ok((found, true));
+                more = true;
+                break;
             }
             bytes += text_bytes(row, PARAMS)?;
-            let dag = match definitions.entry(place.definition) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(unknown) => unknown.insert(self.definition(place.definition)?),
-            };
-            describe(&mut line.shown, dag, place.ix);
-            bytes += line.prompt.as_ref().map_or(0, String::len);
             found.push(line);
+            places.push(place);
         }
-        Ok((found, false))
+        let described = self.describe_all(&mut found, &places, bytes)?;
+        more |= described < found.len();
+        found.truncate(described);
+        Ok((found, more))
+    }
+
+    /// Adds what definitions say of the questions, until a page has enough text; answers how many lines from the first on have
+    /// it. One definition after another: each is parsed once, and only one is held at a time, as each may be tens of MiB.
+    fn describe_all(&self, lines: &mut [WaitingRow], places: &[Place], mut bytes: usize) -> Answer<usize> {
+        let mut described = vec![false; lines.len()];
+        for first in 0..lines.len() {
+            if described[first] {
+                continue;
+            }
+            if first > 0 && bytes >= PAGE_BYTES_MAX {
+                return Ok(first);
+            }
+            let dag = self.definition(places[first].definition)?;
+            for ix in first..lines.len() {
+                if places[ix].definition != places[first].definition
+                    || (ix > first && bytes >= PAGE_BYTES_MAX)
+                {
+                    continue;
+                }
+                describe(&mut lines[ix].shown, &dag, places[ix].ix);
+                bytes += lines[ix].prompt.as_ref().map_or(0, String::len);
+                described[ix] = true;
+            }
+        }
+        Ok(lines.len())
     }
 
     /// The task that a review id is about, whether it still waits or not, and how it stands.

@@ -336,3 +336,31 @@ pub(crate) fn many_tasks_wait_behind_one_answer(w: &mut World) {
     w.play(|_| Ending::Succeeded);
     assert_eq!(w.look(run).status, RunStatus::Completed);
 }
+
+pub(crate) fn pages_of_waiting_tasks_are_in_order_whatever_their_definitions(w: &mut World) {
+    // Three prompts make a page. Runs of the two definitions come by turns.
+    let prompt = |id: &str| format!("{id} {}", "x".repeat(300 << 10));
+    let asks = |id: &str| Approval { prompt: Some(prompt(id)), ..Approval::default() };
+    let definitions = ["d", "e"].map(|id| w.confirmed(&dag(id, vec![question("ask", &[], asks(id))])));
+    for definition in definitions.into_iter().cycle().take(6) {
+        let request = w.request(definition);
+        w.start(&request).unwrap();
+    }
+    let reader = w.home.reader();
+    let (mut after, mut told, mut pages) = (ExecutionId(0), Vec::new(), Vec::new());
+    loop {
+        let (page, more) = reader.waiting(|_| true, after, 100).unwrap();
+        pages.push(page.len());
+        after = page.last().unwrap().key;
+        told.extend(page.into_iter().map(|line| (line.run.clone(), line.shown.prompt.unwrap())));
+        if !more {
+            break;
+        }
+    }
+    let expected: Vec<_> =
+        (1..=3).flat_map(|n| ["d", "e"].map(|id| (format!("{id}#{n}"), prompt(id)))).collect();
+    assert!(told == expected, "{:?}", told.iter().map(|(run, _)| run).collect::<Vec<_>>());
+    assert_eq!(pages, [3, 3]);
+    let (page, more) = reader.waiting(|scope| scope.as_str() == "elsewhere", ExecutionId(0), 1).unwrap();
+    assert!(page.is_empty() && !more);
+}

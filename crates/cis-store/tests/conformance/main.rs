@@ -204,6 +204,7 @@ suite! {
         a_new_life_finds_what_waits,
         a_resumed_run_carries_the_answer,
         many_tasks_wait_behind_one_answer,
+        pages_of_waiting_tasks_are_in_order_whatever_their_definitions,
     }
     stopping {
         a_queued_run_is_cancelled_at_once,
