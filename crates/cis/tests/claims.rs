@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -121,6 +121,39 @@ fn a_claim_waits_for_something_to_do() {
 }
 
 #[test]
+fn tasks_that_no_claimer_can_do_hold_up_none_that_one_can() {
+    let node = Node::new();
+    let up = node.up();
+    let owner = &up.client;
+    // Many queues, with which no claimer can do anything.
+    let tasks: Vec<_> = (0..1_000)
+        .map(|n| json!({"id": format!("t{n}"), "type": "external", "needs": ["common", format!("need-{n}")]}))
+        .collect();
+    owner.run(&json!({"dag_id": "queues", "tasks": tasks}).to_string());
+    let capabilities: Vec<_> = (0..99).map(|n| format!("can-{n}")).chain(["common".to_owned()]).collect();
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..64)
+            .map(|n| {
+                // Half of them can do the same, each of the others something of its own.
+                let mut capabilities = capabilities.clone();
+                capabilities[0] = if n % 2 == 0 { "shared".to_owned() } else { format!("own-{n}") };
+                let body = json!({"wait_secs": 60, "capabilities": capabilities});
+                scope.spawn(move || owner.claim(&body))
+            })
+            .collect();
+        let needs = |n: usize| if n % 2 == 0 { "shared".to_owned() } else { format!("own-{n}") };
+        let tasks: Vec<_> = (0..64)
+            .map(|n| json!({"id": format!("t{n}"), "type": "external", "needs": ["common", needs(n)]}))
+            .collect();
+        owner.run(&json!({"dag_id": "doable", "tasks": tasks}).to_string());
+        let claimed = waiting.into_iter().flat_map(|one| one.join().unwrap());
+        let names: BTreeSet<_> = claimed.map(|task| task["task_id"].to_string()).collect();
+        assert_eq!(names.len(), 64, "{names:?}");
+    });
+    node.assert_sound();
+}
+
+#[test]
 fn one_task_needs_no_dag() {
     let node = Node::new();
     let up = node.up();
@@ -156,6 +189,8 @@ fn bad_words_are_told_what_is_wrong() {
         json!({"lease_secs": 86_401}),
         json!({"claim_id": ""}),
         json!({"capabilities": ["x".repeat(256)]}),
+        json!({"capabilities": vec!["x"; 101]}),
+        json!({"scopes": vec!["global"; 101]}),
         json!({"wait": 3}),
     ] {
         let answer = owner.post("/api/v1/tasks/claim", &body.to_string());

@@ -45,9 +45,10 @@ const CLAIM_MAX: u32 = 100;
 /// The longest a claim waits.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The longest name of a worker, a claim or a capability, and how many capabilities there may be.
+/// The longest name of a worker, a claim or a capability, and how many capabilities and scopes there may be.
 const NAME_MAX: usize = 255;
 const CAPABILITIES_MAX: usize = 100;
+const SCOPES_MAX: usize = 100;
 
 /// The longest note, and the longest outputs, a holder may leave.
 const NOTE_BYTES_MAX: usize = 16 << 10;
@@ -191,9 +192,11 @@ impl Answer<ReleaseTask> for App {
 }
 
 impl App {
-    /// The moment of the request is taken anew with every look.
-    async fn claim(&self, request: ClaimWork, wait: Duration) -> Result<Vec<ClaimedTask>, Refusal> {
-        let able = Able { scopes: request.scopes.clone(), capabilities: request.capabilities.clone() };
+    /// The moment of the request is taken anew with every look, and so is a list of what the claimer can do: thousands wait
+    /// with the same one, which is in memory once.
+    async fn claim(&self, mut request: ClaimWork, wait: Duration) -> Result<Vec<ClaimedTask>, Refusal> {
+        let (scopes, capabilities) = (request.scopes.take(), std::mem::take(&mut request.capabilities));
+        let able = self.desk.share(Able::new(scopes, capabilities));
         let waited = tokio::time::sleep(wait);
         tokio::pin!(waited);
         let mut changes = self.changes();
@@ -204,8 +207,13 @@ impl App {
                 open = drained => if open.is_err() { return Ok(Vec::new()) },
                 () = &mut waited => return Ok(Vec::new()),
             }
-            let (now, since_boot) = (System.now(), System.since_boot());
-            let request = ClaimWork { now, since_boot, ..request.clone() };
+            let request = ClaimWork {
+                scopes: able.scopes.as_deref().map(<[Scope]>::to_vec),
+                capabilities: able.capabilities.to_vec(),
+                now: System.now(),
+                since_boot: System.since_boot(),
+                ..request.clone()
+            };
             let app = self.clone();
             // On its own: a caller that goes away before the answer must not keep the loop from hearing of the lease,
             // or nobody would look when it runs out.
@@ -337,6 +345,9 @@ fn claim_request(sender: &Sender, claim: ClaimBody) -> Result<ClaimWork, Refusal
     }
     if claim.capabilities.len() > CAPABILITIES_MAX {
         return Err(invalid(format!("`capabilities`: at most {CAPABILITIES_MAX}")));
+    }
+    if claim.scopes.as_ref().is_some_and(|scopes| scopes.len() > SCOPES_MAX) {
+        return Err(invalid(format!("`scopes`: at most {SCOPES_MAX}")));
     }
     let names = [&claim.claim_id, &claim.worker].into_iter().flatten().chain(&claim.capabilities);
     for name in names {
