@@ -1,8 +1,14 @@
 //! Nothing runs that nobody confirmed: publish, confirm, reject, revisions, scopes, and their exit codes.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says so by failing")]
+
 mod support;
 
+use serde_json::{Value, json};
 use support::Node;
+use support::http::at_once;
+
+const PUBLISH: &str = "/api/v1/dag/publish";
 
 /// Writes a DAG whose task leaves `word` in `ran`, wherever it starts.
 fn dag(node: &Node, word: &str) {
@@ -152,4 +158,80 @@ fn a_command_that_fails_confirms_nothing() {
     assert_eq!(node.json(["dag", "list"])["dags"][0]["status"], "rejected");
     node.cis(["run", "d"]).code(4).tells("`d` is rejected").tells("hint: `cis dag publish FILE`");
     assert!(!node.path("ran").exists());
+}
+
+#[test]
+fn problems_of_a_new_revision_are_told_where_they_were_sent() {
+    let node = Node::new();
+    let up = node.up();
+    let text = |beside: &str| {
+        format!(
+            "{{\n  \"dag_id\": \"d\",{beside}\n  \"tasks\": [\n    {{\"id\": \"a\", \"comand\": \"true\"}}\n  ]\n}}"
+        )
+    };
+    let problems = |body: &str| {
+        let answer = up.client.post(PUBLISH, body);
+        assert_eq!(answer.status, 422, "{answer:?}");
+        answer.json()["error"]["details"].clone()
+    };
+    let plain = problems(&text(""));
+    assert_eq!((&plain[1]["line"], &plain[1]["column"]), (&json!(4), &json!(17)), "{plain}");
+    assert_eq!(problems(&text(" \"revision\": true,")), plain);
+    // What is there twice is told, and not taken as if the last were meant.
+    let twice = problems(
+        r#"{"dag_id": "d", "revision": true, "dag_id": "e", "tasks": [{"id": "a", "command": "true"}]}"#,
+    );
+    assert_eq!(twice[0]["column"], 35, "{twice}");
+}
+
+/// The most memory a process has used, in MiB.
+fn peak_mib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1_024
+}
+
+#[test]
+fn a_new_revision_of_many_values_is_not_taken_apart_twice() {
+    let node = Node::new();
+    let up = node.up();
+    let before = peak_mib(up.running.pid());
+    let items = vec!["{\"a\":0}"; 600_000].join(",");
+    let answer =
+        up.client.post(PUBLISH, &format!("{{\"dag_id\":\"d\",\"revision\":true,\"tasks\":[{items}]}}"));
+    assert_eq!((answer.status, answer.code().as_str()), (422, "ValidationFailed"));
+    let used = peak_mib(up.running.pid()) - before;
+    // The text twice, and 32 bytes for each value of the parser's tree; a tree of JSON values would be 400 MiB.
+    assert!(used < 128, "{used} MiB");
+}
+
+#[test]
+fn large_definitions_of_one_identity_wait_behind_its_own() {
+    let node = Node::new();
+    let up = node.up();
+    let greedy = up.client.with(&node.token(["greedy"]));
+    let large = |id: &str, more: Value| {
+        let note = "x".repeat(40);
+        let mut tasks: Vec<_> = (0..4_000)
+            .map(|n| json!({"id": format!("t{n}"), "command": "true", "description": note}))
+            .collect();
+        tasks.push(more);
+        json!({"dag_id": id, "tasks": tasks}).to_string()
+    };
+    let wrong = large("wrong", json!({"id": "t0", "command": "true"}));
+    let right = large("right", json!({"id": "last", "command": "true"}));
+    assert!(wrong.len() > 256 << 10);
+    let answers = std::thread::scope(|scope| {
+        let greedy = scope.spawn(|| at_once(48, |_| greedy.post(PUBLISH, &wrong)));
+        assert_eq!(up.client.post(PUBLISH, &right).status, 201);
+        greedy.join().unwrap()
+    });
+    let count = |code: &str| answers.iter().filter(|answer| answer.code() == code).count();
+    let (told, refused) = (count("ValidationFailed"), count("RateLimited"));
+    assert_eq!(told + refused, 48, "{answers:?}");
+    // One at a time, and 16 that wait.
+    assert!(told >= 17, "{told} were parsed, {refused} refused");
+    for answer in answers.iter().filter(|answer| answer.status == 429) {
+        assert!(answer.header("retry-after").is_some() && answer.json()["error"]["hint"].is_string());
+    }
 }

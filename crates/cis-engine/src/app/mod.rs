@@ -19,7 +19,7 @@
 //! | `control` | cancel, pause, drain, prune, the coordinator |
 //! | `work` | tasks for workers: claim, heartbeat, log, result |
 //! | `tokens` | who may call |
-//! | `page`, `reads` | where a list goes on; read-only views of the store |
+//! | `page`, `reads`, `turns` | where a list goes on; read-only views of the store; whose turn it is |
 
 mod attempt_logs;
 mod control;
@@ -32,6 +32,7 @@ mod reads;
 mod shows;
 mod start;
 mod tokens;
+mod turns;
 mod work;
 
 use std::path::PathBuf;
@@ -46,7 +47,7 @@ use cis_core::notice::Way;
 use cis_core::source::{Clock, Millis, Timestamp, new_run_id};
 use cis_store::port::{Answer as Answered, IdempotencyKey, Once, RunRef, Tried};
 use cis_store::{Pulse, Reader, SqliteStore, Written};
-use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::sync::{OnceCell, watch};
 
 use crate::coordinator::handle::{News, leaving};
 use crate::coordinator::{Changes, Handle, Options, Owner};
@@ -55,15 +56,12 @@ use crate::growth::{Ear, Growth};
 use crate::proof::Prover;
 use crate::system::{System, user};
 use attempt_logs::Logs;
+use publish::Parsing;
 
 pub use cis_store::port::Quotas;
 pub use control::check_whole_node;
 pub use look::{Look, Read, read_as_owner};
 pub use reads::Reads;
-
-/// Definitions that are parsed at once; a large one takes seconds of a core, and memory many times its size.
-const PARSING_SMALL: usize = 4;
-const PARSING_LARGE: usize = 1;
 
 /// How calls are answered, beyond what the coordinator's options say.
 #[derive(Debug, Clone)]
@@ -124,15 +122,9 @@ pub struct App {
     logs: Logs,
     options: Arc<Options>,
     settings: Arc<Settings>,
-    parsing: Arc<Parsing>,
+    parsing: Parsing,
     /// Begun by the first caller that follows a log.
     growth: Arc<OnceCell<Arc<Growth>>>,
-}
-
-#[derive(Debug)]
-struct Parsing {
-    small: Arc<Semaphore>,
-    large: Arc<Semaphore>,
 }
 
 /// That a sender may make a call. Only this module can say so, so that [`App::call`] is the only way to an answer.
@@ -170,8 +162,6 @@ impl App {
         settings: Settings,
     ) -> Self {
         let reads = Reads::new(options.data_dir.database());
-        let turns = |count| Arc::new(Semaphore::new(count));
-        let parsing = Parsing { small: turns(PARSING_SMALL), large: turns(PARSING_LARGE) };
         Self {
             store,
             pulse,
@@ -181,7 +171,7 @@ impl App {
             logs: Logs::default(),
             options: Arc::new(options),
             settings: Arc::new(settings),
-            parsing: Arc::new(parsing),
+            parsing: Parsing::default(),
             growth: Arc::default(),
         }
     }

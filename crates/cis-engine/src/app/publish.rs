@@ -1,6 +1,7 @@
 //! Publishing a definition.
 
-use std::borrow::Cow;
+mod beside;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,16 +15,35 @@ use cis_core::dag::{Dag, canonical};
 use cis_core::error::{ErrorCode, Refusal};
 use cis_store::PUBLIC_TEXT_FROM;
 use cis_store::port::{Decide, Decided, Once, Publish, Published as Stored};
-use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 
+use super::turns::{Share, Turn, Turns, closed};
 use super::{Answer, App, Permit, Sender, broke_off, invalid};
 use crate::coordinator::handle::News;
 use crate::skill::{self, KeptLock, SkillPath};
+use beside::{Beside, cut_out};
 
 /// Definitions up to this size are parsed several at once.
 const SMALL_DEFINITION: usize = 256 << 10;
+
+/// A place is left for other identities. As many wait as an edge lets one identity have under way.
+const SMALL: Share = Share { what: "definitions", at_once: 4, own_at_once: 3, own_queue_max: 256 };
+
+/// One takes seconds of a core, and memory many times its size. Its text is in memory while it waits.
+const LARGE: Share = Share { what: "large definitions", at_once: 1, own_at_once: 1, own_queue_max: 16 };
+
+/// Who parses definitions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Parsing {
+    small: Turns,
+    large: Turns,
+}
+
+impl Default for Parsing {
+    fn default() -> Self {
+        Self { small: Turns::new(SMALL), large: Turns::new(LARGE) }
+    }
+}
 
 /// A definition that was checked.
 pub(super) struct Checked {
@@ -35,7 +55,7 @@ pub(super) struct Checked {
     /// Its skills stay kept until it is published.
     kept: Option<KeptLock>,
     /// So many definitions are in memory at once, and no more.
-    _turn: Option<OwnedSemaphorePermit>,
+    _turn: Option<Turn>,
 }
 
 impl Answer<PublishDag> for App {
@@ -128,19 +148,26 @@ impl App {
             DefinitionBody::Text(text) => text,
         };
         let turns = if text.len() > SMALL_DEFINITION { &self.parsing.large } else { &self.parsing.small };
-        let gone = || Refusal::new(ErrorCode::Unavailable, "the node is shutting down");
-        let turn = turns.clone().acquire_owned().await.map_err(|_| gone())?;
+        let identity = &sender.caller.identity;
+        let turn = match sender.connection {
+            // The owner's connections are few, and its commands do not ask again.
+            Some(_) => turns.take_unbounded(identity).await?,
+            None => turns.take(identity).await?,
+        };
         let (app, sender) = (self.clone(), sender.clone());
-        let checking = tokio::task::spawn_blocking(move || app.check_text(&sender, &text));
-        let checked = checking.await.map_err(|_| gone())??;
-        Ok(Checked { _turn: Some(turn), ..checked })
+        // The turn goes with the work: a caller that goes away does not end it, and must not make room for the next.
+        let checking = tokio::task::spawn_blocking(move || {
+            let checked = app.check_text(&sender, text)?;
+            Ok(Checked { _turn: Some(turn), ..checked })
+        });
+        checking.await.map_err(|_| closed())?
     }
 
-    fn check_text(&self, sender: &Sender, text: &[u8]) -> Result<Checked, Refusal> {
-        let (text, Beside { revision, skills }) = split(text, sender.connection.is_some());
+    fn check_text(&self, sender: &Sender, mut text: Vec<u8>) -> Result<Checked, Refusal> {
+        let Beside { revision, skills } = cut_out(&mut text, sender.connection.is_some());
         let skills: Option<BTreeMap<String, String>> = match skills {
             Some(skills) => {
-                Some(serde_json::from_value(skills).map_err(|e| invalid(format!("`skills`: {e}")))?)
+                Some(serde_json::from_str(&skills).map_err(|e| invalid(format!("`skills`: {e}")))?)
             }
             None => None,
         };
@@ -245,34 +272,6 @@ impl App {
         };
         self.store_decision(request, self.quotas_of(sender)).await?.answer
     }
-}
-
-/// What may stand beside a definition.
-#[derive(Deserialize, Default)]
-struct Beside {
-    /// Other content under a name that is taken becomes a new revision.
-    revision: Option<bool>,
-    /// The hashes of skills that the owner has kept.
-    skills: Option<Value>,
-}
-
-/// The definition alone, and what stood beside it.
-fn split(body: &[u8], from_owner: bool) -> (Cow<'_, [u8]>, Beside) {
-    // What is wrong with it is not ours to judge: the parser knows what to say.
-    let as_it_is = || (body.into(), Beside::default());
-    let Ok(mut beside) = serde_json::from_slice::<Beside>(body) else { return as_it_is() };
-    beside.skills = beside.skills.filter(|_| from_owner);
-    if beside.revision.is_none() && beside.skills.is_none() {
-        return as_it_is();
-    }
-    let Ok(Value::Object(mut object)) = serde_json::from_slice(body) else { return as_it_is() };
-    if beside.revision.is_some() {
-        object.remove("revision");
-    }
-    if beside.skills.is_some() {
-        object.remove("skills");
-    }
-    (Value::Object(object).to_string().into_bytes().into(), beside)
 }
 
 fn invalid_definition(problems: &Value) -> Refusal {
