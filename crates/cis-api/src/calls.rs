@@ -327,7 +327,7 @@ calls! { ($)
     /// Prove which node this is, before a caller sends it a token.
     ///
     /// The node signs `cis node proof 1`, the nonce and the address, each followed by a line feed, with the key that its DID
-    /// follows from. It signs none but its own addresses.
+    /// follows from. It signs the address that the connection has on its side, and names of its setting `node.hosts`.
     ProveNode: Get "/api/v1/node/proof", Access::Open, Node, (Nothing, ProofQuery, Nothing) -> NodeProof,
         200 "its DID, its key and the signature"; refuses [421];
 

@@ -51,7 +51,7 @@ pub struct Nodes {
     pub nodes: Vec<NodeInfo>,
 }
 
-/// What a client makes up, and where it dialled: what a node is to sign.
+/// What a client makes up, and where its connection leads: what a node is to sign.
 #[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -59,7 +59,8 @@ pub struct ProofQuery {
     /// 32 random bytes, in hexadecimal.
     #[param(pattern = "^[0-9a-f]{64}$")]
     pub nonce: String,
-    /// `HOST:PORT` as the client dialled it.
+    /// `IP:PORT` of the other side of the client's connection; where the node is called by a name other than `localhost`,
+    /// `NAME:PORT` as it was dialled.
     #[param(example = "127.0.0.1:6767", max_length = 300)]
     pub address: String,
 }

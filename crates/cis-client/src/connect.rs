@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ pub(crate) struct Connected {
     pub(crate) transport: Box<dyn Transport>,
     /// The same socket again, for what is done to it besides reading and writing.
     pub(crate) socket: OwnedFd,
+    /// Which address was reached, over TCP.
+    pub(crate) peer: Option<SocketAddr>,
 }
 
 /// Where a node is.
@@ -51,10 +54,22 @@ impl Node {
         format!("{}:{}", self.host(), self.port())
     }
 
+    /// What the other side of a connection to `peer` has to prove to be at. An address is the one that was reached, whatever the
+    /// URL says: behind `localhost` there are two, and a process that listens at one of them could ask the node at the other.
+    /// A name is what was dialled: a proxy may answer for it.
+    pub(crate) fn proven_address(&self, peer: Option<SocketAddr>) -> String {
+        let host = self.host().trim_start_matches('[').trim_end_matches(']');
+        let is_address = host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost");
+        match peer.filter(|_| is_address) {
+            Some(peer) => SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string(),
+            None => self.address(),
+        }
+    }
+
     pub(crate) async fn connect(&self) -> io::Result<Connected> {
         let host = self.host().trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, self.port())).await?;
-        let socket = stream.as_fd().try_clone_to_owned()?;
+        let (socket, peer) = (stream.as_fd().try_clone_to_owned()?, Some(stream.peer_addr()?));
         let transport: Box<dyn Transport> = match &self.tls {
             None => Box::new(stream),
             Some(tls) => {
@@ -62,7 +77,7 @@ impl Node {
                 Box::new(tls.connect(name, stream).await?)
             }
         };
-        Ok(Connected { transport, socket })
+        Ok(Connected { transport, socket, peer })
     }
 }
 
@@ -83,7 +98,7 @@ pub(crate) fn unix(path: &Path, patience: Duration) -> io::Result<UnixStream> {
 /// Makes tokio's of a connection that [`unix`] made; on a runtime.
 pub(crate) fn adopt(stream: UnixStream) -> io::Result<Connected> {
     let socket = stream.as_fd().try_clone_to_owned()?;
-    Ok(Connected { transport: Box::new(tokio::net::UnixStream::from_std(stream)?), socket })
+    Ok(Connected { transport: Box::new(tokio::net::UnixStream::from_std(stream)?), socket, peer: None })
 }
 
 /// The process that listens on a Unix socket.

@@ -255,9 +255,10 @@ impl Client {
                 (Place::Socket(_), None) => Err(io::ErrorKind::NotConnected.into()),
             };
             let connected: Connected = connected.map_err(unreachable)?;
+            let peer = connected.peer;
             let mut exchange = Exchange::open(connected).await.map_err(|why| self.no_answer(why))?;
             if let (Place::Node(node), Some(pin)) = (&*self.place, &self.pin) {
-                pin.check(node, &mut exchange).await.map_err(|e| match e {
+                pin.check(node, peer, &mut exchange).await.map_err(|e| match e {
                     PinError::WrongNode(refusal) => CallError::Refused(refusal),
                     PinError::NoAnswer(why) => self.no_answer(why),
                 })?;

@@ -1,7 +1,8 @@
 //! Knowing a node by its DID: before anything with a token goes out on a connection, the other side proves on that very
-//! connection that it has the key the DID follows from, and that it is where it was dialled.
+//! connection that it has the key the DID follows from, and that it is where the connection leads.
 
 use std::io;
+use std::net::SocketAddr;
 
 use cis_api::calls::ProveNode;
 use cis_api::error::Success;
@@ -32,10 +33,15 @@ pub struct NodePin {
 
 impl NodePin {
     /// Has the other side of a new connection prove that it is the node. The request carries no token.
-    pub(crate) async fn check(&self, node: &Node, exchange: &mut Exchange) -> Result<(), PinError> {
+    pub(crate) async fn check(
+        &self,
+        node: &Node,
+        peer: Option<SocketAddr>,
+        exchange: &mut Exchange,
+    ) -> Result<(), PinError> {
         let nonce = (self.nonce)().map_err(|e| PinError::NoAnswer(format!("no random numbers: {e}")))?;
         let nonce: String = nonce.iter().map(|byte| format!("{byte:02x}")).collect();
-        let asked = ProofQuery { nonce, address: node.address() };
+        let asked = ProofQuery { nonce, address: node.proven_address(peer) };
         let request = Request::<ProveNode>::new(Nothing {}, asked.clone(), Nothing {});
         let prefix = node.base.path().trim_end_matches('/');
         let http = hyper::Request::builder()
@@ -46,7 +52,7 @@ impl NodePin {
             .map_err(|e| PinError::NoAnswer(e.to_string()))?;
         let (status, body) = exchange.ask(http, PROOF_BYTES_MAX).await.map_err(PinError::NoAnswer)?;
         if status == StatusCode::MISDIRECTED_REQUEST {
-            return Err(self.refuse_address(node));
+            return Err(self.refuse_address(&asked.address));
         }
         if !status.is_success() {
             return Err(self.refuse(&format!("it answers {} when asked to prove who it is", status.as_u16())));
@@ -68,12 +74,14 @@ impl NodePin {
     }
 
     /// The other side says that it is not at this address: the node behind another name, or another one.
-    fn refuse_address(&self, node: &Node) -> PinError {
+    fn refuse_address(&self, address: &str) -> PinError {
         let message =
-            format!("the node at `{}` does not sign for that address, and was sent no token", node.address());
+            format!("what answers at `{address}` does not sign for that address, and was sent no token");
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         PinError::WrongNode(Refusal::new(ErrorCode::WrongNode, message).hint(format!(
-            "put `{}` into the node's setting `node.hosts`, or call it by the address it listens at",
-            node.host().trim_start_matches('[').trim_end_matches(']')
+            "call the node by the address it listens at; where a proxy or a tunnel passes calls on, put `{}` into its setting \
+             `node.hosts`",
+            host.trim_start_matches('[').trim_end_matches(']')
         )))
     }
 

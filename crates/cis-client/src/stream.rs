@@ -61,7 +61,7 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     pub(crate) async fn open(connected: Connected) -> Result<Self, String> {
-        let Connected { transport, socket } = connected;
+        let Connected { transport, socket, .. } = connected;
         let (sender, connection) = http1::handshake(TokioIo::new(transport)).await.map_err(explain)?;
         Ok(Self { sender, connection: Connection(Some(Box::pin(connection))), socket })
     }

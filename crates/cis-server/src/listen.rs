@@ -1,7 +1,7 @@
 //! Taking connections: so many at once, and each has so long to say what it wants and to take the answer.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -45,6 +45,10 @@ pub(crate) enum Peer {
     Socket(Owner),
 }
 
+/// Which address of this machine a request came in at, over TCP.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocalAddress(pub(crate) SocketAddr);
+
 /// An answer is the last on its connection: beside such an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LastOnConnection;
@@ -70,8 +74,8 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, leaving: watch:
         let Ok(place) = place.map_err(|Full| refuse_connection(&stream)) else { continue };
         let (router, leaving) = (router.clone(), leaving.clone());
         end_connection_when_silent(&stream, SILENCE_MAX);
-        let peer = Peer::Address(from.ip());
-        tokio::spawn(connection(stream, peer, place, router, leaving));
+        let (peer, local) = (Peer::Address(from.ip()), stream.local_addr().ok().map(LocalAddress));
+        tokio::spawn(connection_at(local, stream, peer, place, router, leaving));
     }
     places.wait_until_empty().await;
 }
@@ -85,6 +89,19 @@ fn refuse_connection(stream: &TcpStream) {
 
 /// Serves one connection, until it closes, `leaving` becomes true, or its place goes to another.
 pub(crate) async fn connection<S>(
+    stream: S,
+    from: Peer,
+    place: Place,
+    router: Router,
+    leaving: watch::Receiver<bool>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    connection_at(None, stream, from, place, router, leaving).await;
+}
+
+async fn connection_at<S>(
+    local: Option<LocalAddress>,
     stream: S,
     from: Peer,
     place: Place,
@@ -107,6 +124,9 @@ pub(crate) async fn connection<S>(
         let is_last = checked.is_err() || request.headers().contains_key(header::TRANSFER_ENCODING);
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(from);
+        if let Some(local) = local {
+            request.extensions_mut().insert(local);
+        }
         request.extensions_mut().insert(place.clone());
         if let Err(malformed) = checked {
             request.extensions_mut().insert(malformed);

@@ -154,6 +154,70 @@ fn proof_that_another_process_passes_on_is_refused() {
     assert!(heads.try_iter().all(|head| !has_token(&head)));
 }
 
+/// Behind `localhost` there are two addresses. A process at the one that the node has not can ask the node at the other.
+#[test]
+fn proof_of_the_other_address_of_localhost_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        println!("only the superuser can say what localhost is");
+        return;
+    }
+    let node = Node::new();
+    let up = node.up();
+    let (token, did) = (node.token(["agent"]), did(&node));
+    let port = up.client.address.rsplit(':').next().unwrap().to_owned();
+    let Ok(listener) = TcpListener::bind(format!("[::1]:{port}")) else {
+        println!("this machine has no IPv6");
+        return;
+    };
+    // It passes everything on, and so answers as the node does.
+    let client = up.client.with("");
+    let heads = thief(listener, move |line| client.get(line.split(' ').nth(1).unwrap()).body);
+    let hosts = node.write("hosts", "::1 localhost\n127.0.0.1 localhost\n");
+    let url = format!("http://localhost:{port}");
+    let called = |pin: &[&str]| {
+        let args = ["--node", &url, "--token", &token, "dag", "list"];
+        let plain = node.command(args.iter().chain(pin));
+        let mut command = std::process::Command::new("unshare");
+        let setup = format!("mount --bind {} /etc/hosts && exec \"$@\"", hosts.display());
+        command.args(["-m", "sh", "-c", &setup, "sh"]).arg(plain.get_program()).args(plain.get_args());
+        command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(node.dir());
+        support::Running::start(command).wait()
+    };
+    called(&["--node-did", &did]).code(1).tells("WrongNode");
+    let asked: Vec<_> = heads.try_iter().collect();
+    assert!(!asked.is_empty() && !asked.iter().any(|head| has_token(head)), "{asked:?}");
+    // Without a DID, the thief gets the token.
+    called(&[]);
+    assert!(heads.try_iter().any(|head| has_token(&head)));
+}
+
+/// By whichever address of the machine it is called: it signs the one that the question came in at.
+#[test]
+fn node_on_all_addresses_is_called_by_any_of_them() {
+    let node = Node::new();
+    let mut running = node.spawn(["node", "start", "--bind", "0.0.0.0:0"]);
+    let line = running.until("http://");
+    let port = line.trim().rsplit(':').next().unwrap().to_owned();
+    let (token, did) = (node.token(["reader", "--as", "reader"]), did(&node));
+    for host in ["127.0.0.1", "127.0.0.2", "localhost"] {
+        let url = format!("http://{host}:{port}");
+        node.ok(["--node", &url, "--token", &token, "--node-did", &did, "dag", "list"]);
+    }
+}
+
+/// As from a file that is not there.
+#[test]
+fn empty_did_is_refused() {
+    let node = Node::new();
+    let up = node.up();
+    let (url, token) = (format!("http://{}", up.client.address), node.token(["agent"]));
+    let mut command = node.command(["--node", &url, "--token", &token, "dag", "list"]);
+    command.env("CIS_NODE_DID", "");
+    let ran = support::Running::start(command).wait();
+    ran.code(2).tells("the DID of the node is empty").tells("hint:");
+}
+
 #[test]
 fn agents_know_their_node_by_its_did() {
     let node = Node::new();

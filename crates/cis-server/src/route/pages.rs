@@ -23,6 +23,7 @@ use super::told;
 use crate::State;
 use crate::auth::Session;
 use crate::document;
+use crate::listen::LocalAddress;
 use crate::meter::Seen;
 use crate::respond::{HandlerResult, expected, not_found, success};
 
@@ -63,14 +64,18 @@ pub(super) async fn ready(request: ApiRequest<ShowReady>) -> Response {
 }
 
 /// Proves to a caller without a token which node this is.
-pub(super) async fn prove(Has(state): Has<State>, uri: Uri) -> HandlerResult {
+pub(super) async fn prove(
+    Has(state): Has<State>,
+    local: Option<Extension<LocalAddress>>,
+    uri: Uri,
+) -> HandlerResult {
     let asked = Query::<ProofQuery>::try_from_uri(&uri).map_err(|e| {
         Refusal::new(ErrorCode::ValidationFailed, format!("the query does not fit: {}", e.body_text()))
     })?;
     let Some(prover) = &state.app.settings().prover else {
         return Err(Refusal::new(ErrorCode::WrongNode, "this process coordinates, and is no node").into());
     };
-    Ok(success(StatusCode::OK, prover.prove(&asked)?))
+    Ok(success(StatusCode::OK, prover.prove(&asked, local.map(|Extension(LocalAddress(local))| local))?))
 }
 
 /// The lane of those who read the metrics of a node without a token, where it is set to let them.

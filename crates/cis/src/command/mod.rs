@@ -47,6 +47,7 @@ mod work;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use cis_api::node::CoordinatorKind;
 use cis_api::{Call, Request};
@@ -59,6 +60,7 @@ use cis_engine::coordinator::{self, Options};
 use cis_engine::data_dir::DataDir;
 use cis_engine::system;
 use cis_store::Reader;
+use signal_hook::consts::SIGXFSZ;
 
 use crate::cli::{
     AgentCommand, Cli, Command, ConfigCommand, DagCommand, Global, IdentityCommand, NodeCommand,
@@ -120,13 +122,20 @@ fn written(exit: u8) -> Outcome {
 
 /// Owns the task processes of a data directory.
 pub fn runner(data_dir: &Path) -> ExitCode {
-    match cis_runner::serve::run(data_dir) {
+    let served = catch_file_limit().map_err(|e| e.to_string());
+    match served.and_then(|()| cis_runner::serve::run(data_dir).map_err(|e| e.to_string())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = Report::new("Unavailable", error.to_string()).print(false);
+            let _ = Report::new("Unavailable", error).print(false);
             ExitCode::FAILURE
         }
     }
+}
+
+/// From here on a write beyond the limit of a file's size fails, and does not end this process: any process of the same user can
+/// set that limit. Programs that it starts are ended by it as ever, since handlers are not inherited.
+fn catch_file_limit() -> std::io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
 /// Tells what is wrong with the command line: as JSON, if that was asked for; help and version as they are.
@@ -171,7 +180,9 @@ fn dispatch(cli: Cli) -> Outcome {
             let flags = Flags { slots: args.slots, durability: args.durability, ..Flags::default() };
             // As a node does: tasks must not read what is in its environment.
             let hidden = cis_runner::serve::forbid_inspection();
-            hidden.map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
+            hidden
+                .and_then(|()| catch_file_limit())
+                .map_err(|e| Failure::new(ErrorCode::Unavailable, e.to_string()))?;
             let setup = Setup::new(&global, flags)?;
             let options = Options { kind: CoordinatorKind::Background, ..setup.options()? };
             session::coordinate(options, setup.settings())?;
@@ -267,7 +278,14 @@ impl Setup {
                 .into());
         }
         let node = global.node.clone().filter(|node| !node.is_empty());
-        let node_did = global.node_did.clone().filter(|did| !did.is_empty());
+        // Nor does a node that was to be known by its DID pass unproven for want of it.
+        if global.node_did.as_deref().is_some_and(str::is_empty) {
+            return Err(Failure::usage("the DID of the node is empty").hint(
+                "`--node-did` or `CIS_NODE_DID` is set to nothing: set it to what `cis identity show` tells on the node's machine, \
+                 or unset it to check nothing",
+            ));
+        }
+        let node_did = global.node_did.clone();
         Ok(Self { config, json: global.json, node, token: global.token.clone(), node_did })
     }
 

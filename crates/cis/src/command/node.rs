@@ -30,7 +30,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::notes::{tell_copy, tell_silence};
-use super::{Failure, Outcome, Setup, identity, notify};
+use super::{Failure, Outcome, Setup, catch_file_limit, identity, notify};
 use crate::config::{Auth, Metrics};
 use crate::session;
 
@@ -46,6 +46,7 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr, wait: bool) -> Outcome {
         ));
     }
     serve::forbid_inspection().map_err(|e| unable("keep other processes out of its memory", &e))?;
+    catch_file_limit().map_err(|e| unable("catch signals", &e))?;
     // With fewer it serves fewer connections, and says so to those that are too many.
     let _ = files::raise_limit(cis_server::FILES_WANTED);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -65,7 +66,7 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr, wait: bool) -> Outcome {
     tell_copy(setup);
     let node = about(&identity.did, &address);
     let options = Options { kind: CoordinatorKind::Node, address: Some(address), notices, ..options };
-    let prover = Prover::new(&identity, bound, setup.config.hosts.value.clone())?;
+    let prover = Prover::new(&identity, setup.config.hosts.value.clone())?;
     let settings = Settings { node: Some(node), prover: Some(Arc::new(prover)), ..setup.settings() };
     let host = Host::open_node(options, settings, lock, &context(setup, &[]))?;
     let app = host.app().clone();
