@@ -8,14 +8,14 @@ mod support;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{AtFlags, CWD, Timestamps, XattrFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::process::Pid;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 use support::http::Up;
 use support::pty::{CTRL_C, Terminal};
@@ -25,14 +25,14 @@ use support::{Node, Ran, Running};
 const PLAIN_USER: u32 = 12_345;
 
 /// What Landlock leaves open, as `docs/security.md` says.
-const OPEN_TO_LANDLOCK: [&str; 7] =
-    ["list", "chmod-directory", "chmod-file", "xattr", "times", "connect", "command-line"];
+const OPEN_TO_LANDLOCK: [&str; 8] =
+    ["list", "chmod-directory", "chmod-file", "xattr", "times", "connect", "command-line", "limits"];
 
 /// And where the kernel cannot scope them.
 const OPEN_WITHOUT_SCOPES: [&str; 3] = ["signal-node", "signal-task", "abstract"];
 
 /// What works where there is no sandbox, so that it shows that the attacks are made well.
-const CONTROL: [&str; 10] = [
+const CONTROL: [&str; 11] = [
     "read-token",
     "read-key",
     "list",
@@ -40,6 +40,7 @@ const CONTROL: [&str; 10] = [
     "chmod-file",
     "connect",
     "command-line",
+    "limits",
     "signal-node",
     "signal-task",
     "abstract",
@@ -204,6 +205,7 @@ fn spare(data: &Path, socket: &str, node: &str, task: &str) {
         UnixStream::connect(data.join("runner.sock")).and(fs::read(data.join("door.key"))),
     );
     tell("command-line", fs::read(format!("/proc/{node}/cmdline")));
+    tell("limits", prlimit(Some(pid(node)), Resource::Fsize, getrlimit(Resource::Fsize)));
     tell("signal-node", rustix::process::test_kill_process(pid(node)));
     tell("signal-task", rustix::process::test_kill_process(pid(task)));
     tell("abstract", SocketAddr::from_abstract_name(socket).and_then(|at| UnixStream::connect_addr(&at)));
@@ -488,4 +490,277 @@ fn terminal_interrupts_and_stops_a_command_in_every_sandbox() {
         terminal.press("exit\n");
         terminal.wait();
     }
+}
+
+/// The path of the owner's directory is looked at once: a link on the way to it may lead elsewhere when the command has ended.
+#[test]
+fn link_to_the_data_directory_that_the_command_could_replace_is_refused() {
+    for node in nodes() {
+        let _up = node.up();
+        symlink("data", node.path("link")).unwrap();
+        let run = |kind: &str, script: &str| {
+            let link = node.path("link");
+            let args = ["--data-dir", link.to_str().unwrap(), "agent", "run", "--sandbox", kind, "a", "--"];
+            let mut command = node.bare();
+            command.args(args).args(["sh", "-c", script]);
+            Running::start(command).wait()
+        };
+        for kind in ["auto", "namespaces", "landlock", "require"] {
+            let refused = run(kind, "echo ran").code(2).says_nothing();
+            refused.tells("could replace the link").tells("hint: say the real path with `--data-dir`");
+        }
+        // Without a sandbox nothing is promised; all the same, the token is taken back where it was made.
+        run("off", "mv link old && mkdir link").code(0);
+        assert_eq!(fs::read_dir(node.path("link")).unwrap().count(), 0);
+        let tokens = node.json(["token", "list"]);
+        let own = tokens["tokens"].as_array().unwrap().iter().find(|token| token["identity"] == "a");
+        assert!(own.unwrap()["revoked_at"].is_string(), "{tokens}");
+        // The same with the settings, whose directory was made by now.
+        fs::rename(node.path("home/.cis"), node.path("home/real")).unwrap();
+        symlink("real", node.path("home/.cis")).unwrap();
+        let refused = node.cis(["agent", "run", "a", "--", "echo", "ran"]).code(2).says_nothing();
+        refused.tells("could replace the link").tells("hint: say the real path with `CIS_HOME`");
+    }
+}
+
+/// A link that only others can replace leads to the same directory for ever.
+#[test]
+fn link_that_only_others_can_replace_is_followed() {
+    let Some(node) = nodes().into_iter().find(|node| node.user().is_some()) else {
+        println!("only the superuser has others");
+        return;
+    };
+    let _up = node.up();
+    let other = tempfile::tempdir().unwrap();
+    fs::set_permissions(other.path(), Permissions::from_mode(0o755)).unwrap();
+    let link = other.path().join("link");
+    symlink(&node.data, &link).unwrap();
+    let mut command = node.bare();
+    command.arg("--data-dir").arg(&link).args(["agent", "run", "a", "--", "sh", "-c"]);
+    command.arg(format!("cat {}/admin.token; echo ran", link.display()));
+    let ran = Running::start(command).wait().code(0);
+    let is_off = ran.err.contains("warning: no sandbox");
+    assert!(is_off || ran.out == "ran\n", "{ran}");
+}
+
+/// Each line is told if it works. `$1` is the directory of the settings, `$2` another file that they are read from.
+const CHANGE_SETTINGS: &str = r#"
+    dir=$1 file=$2 up=$(dirname "$1")
+    cat "$dir/config.toml" > /dev/null && echo read
+    mkdir -p "$dir" 2> /dev/null
+    (echo x >> "$dir/config.toml") && echo written
+    (echo x > "$dir/new") && echo made
+    (echo x >> "$file") && echo linked
+    rm "$dir/config.toml" && echo removed
+    (echo x > beside/own) && mv beside/own "$dir/config.toml" && echo replaced
+    ln "$dir/config.toml" beside/hard && (echo x >> beside/hard) && echo hard-linked
+    mv "$dir" "$dir.moved" && echo moved
+    mv "$up" "$up.moved" && echo moved-parent
+    mv "$(dirname "$file")" beside/files && echo moved-file
+    unshare -rUm sh -c "umount '$dir'; umount -l '$dir'; mount -o remount,bind,rw '$dir'; echo x >> '$dir/config.toml'" && echo remounted
+    echo done
+"#;
+
+/// Who can write the settings has the next node run what is published.
+#[test]
+fn settings_can_be_read_and_not_changed_from_a_sandbox() {
+    for kind in ["namespaces", "landlock", "off"] {
+        for node in nodes() {
+            let settings = node.path("home/.cis");
+            let file = node.write("files/deep/cis.toml", "[node]\nname = 'linked'\n");
+            fs::create_dir_all(&settings).unwrap();
+            fs::create_dir(node.path("beside")).unwrap();
+            symlink(&file, settings.join("config.toml")).unwrap();
+            let own = ["home", "home/.cis", "files", "files/deep", "files/deep/cis.toml", "beside"];
+            own.iter().for_each(|name| chown(node.path(name), node.user(), node.user()).unwrap());
+            let _up = node.up();
+            let ran = change_settings(&node, kind, &settings, &file);
+            if is_refused(&node, &ran) {
+                continue;
+            }
+            match kind {
+                "off" => {
+                    assert!(ran.out.starts_with("read\nwritten\nmade\nlinked\nremoved\nreplaced\n"), "{ran}")
+                }
+                _ => {
+                    assert_eq!(ran.out, "read\ndone\n", "{ran}");
+                    assert_eq!(
+                        fs::read_to_string(settings.join("config.toml")).unwrap(),
+                        "[node]\nname = 'linked'\n"
+                    );
+                    assert_eq!(fs::read_dir(&settings).unwrap().count(), 1);
+                }
+            }
+        }
+    }
+}
+
+fn change_settings(node: &Node, kind: &str, settings: &Path, file: &Path) -> Ran {
+    let mut command =
+        node.command(["agent", "run", "--sandbox", kind, "a", "--", "sh", "-c", CHANGE_SETTINGS, "sh"]);
+    command.arg(settings).arg(file);
+    Running::start(command).wait()
+}
+
+/// Where there are none, none can be made; nor those of `CIS_HOME`, with the data directory inside.
+#[test]
+fn settings_that_are_not_there_cannot_be_made_from_a_sandbox() {
+    for kind in ["namespaces", "landlock"] {
+        for node in nodes() {
+            fs::create_dir(node.path("beside")).unwrap();
+            chown(node.path("beside"), node.user(), node.user()).unwrap();
+            let _up = node.up();
+            let settings = node.path("home/.cis");
+            let ran = change_settings(&node, kind, &settings, Path::new("/none/none"));
+            if is_refused(&node, &ran) {
+                continue;
+            }
+            assert_eq!(ran.out, "done\n", "{ran}");
+            assert_eq!(fs::read_dir(&settings).unwrap().count(), 0);
+        }
+        for node in nodes() {
+            let home = node.path("cis-home");
+            let node = node.with("CIS_HOME", home.to_str().unwrap());
+            let mut command = node.bare();
+            command.args(["node", "start", "--bind", "127.0.0.1:0"]);
+            let mut up = Running::start(command);
+            up.until("http://");
+            let mut command = node.bare();
+            let script = "cat $CIS_HOME/data/admin.token; ls $CIS_HOME/data; (echo x > $CIS_HOME/config.toml); mv $CIS_HOME $CIS_HOME.moved; echo done";
+            command.args(["agent", "run", "--sandbox", kind, "a", "--", "sh", "-c", script]);
+            let ran = Running::start(command).wait();
+            if !ran.err.contains("no such sandbox") {
+                let listed = kind == "landlock";
+                assert!(
+                    ran.out == "done\n"
+                        || (listed && ran.out.ends_with("done\n") && !ran.out.contains("cis_")),
+                    "{ran}"
+                );
+                assert!(
+                    home.join("data/admin.token").exists() && !home.join("config.toml").exists(),
+                    "{ran}"
+                );
+            }
+            up.signal(Signal::TERM);
+            up.wait();
+        }
+    }
+}
+
+/// In a namespace of its own a command could mount the control groups anew, and end its group with `cgroup.kill`.
+#[test]
+fn namespaces_for_control_groups_cannot_be_made_in_namespaces() {
+    for node in nodes() {
+        let _up = node.up();
+        let script = "unshare -UC true && echo groups; unshare -Um true && echo users";
+        let run = |kind: &str| node.cis(["agent", "run", "--sandbox", kind, "a", "--", "sh", "-c", script]);
+        let ran = run("namespaces");
+        if !is_refused(&node, &ran) {
+            assert_eq!(ran.out, "users\n", "{ran}");
+            run("off").says("groups\nusers\n");
+        }
+    }
+}
+
+/// None of those that there are can be written, and no other can be mounted.
+#[test]
+fn kernel_settings_of_every_mount_of_processes_are_shut() {
+    if !rustix::process::geteuid().is_root() {
+        println!("only the superuser mounts");
+        return;
+    }
+    let node = Node::new();
+    let _up = node.up();
+    ["second", "third"].iter().for_each(|name| fs::create_dir(node.path(name)).unwrap());
+    let open = |at: &str| format!("(exec 3<> {at}/sys/kernel/core_pattern) && echo {at}");
+    let script = format!(
+        "{}; {}; unshare -Umpf --mount-proc=third sh -c '{}'; echo done",
+        open("/proc"),
+        open("second"),
+        open("third")
+    );
+    let run = |kind: &str| with_mounts(&node, kind, "mount -t proc proc second", &script);
+    let ran = run("namespaces");
+    if !is_refused(&node, &ran) {
+        assert_eq!(ran.out, "done\n", "{ran}");
+        assert_eq!(run("off").out, "/proc\nsecond\nthird\ndone\n");
+    }
+}
+
+/// Under Landlock any process of the user can limit those of the node. Without the limit, all goes on.
+#[test]
+fn limit_of_file_sizes_ends_neither_node_nor_runner() {
+    let node = Node::new();
+    let up = node.up();
+    let status = json_dag("first", "grep SigIgn /proc/self/status; grep SigCgt /proc/self/status");
+    up.client.run(&status);
+    assert_eq!(up.client.until_over("first")["status"], "completed");
+    let ignored = node.logs("first", "t");
+    // SIGXFSZ is 25.
+    let has_it =
+        |line: &str| u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap() >> 24 & 1 == 1;
+    assert!(!ignored.lines().any(has_it), "{ignored}");
+    let (was, runner) = (getrlimit(Resource::Fsize), node.runner());
+    for process in [up.running.pid(), runner] {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        assert!(status.lines().filter(|line| line.starts_with("SigCgt")).all(has_it), "{status}");
+        let process = Pid::from_raw(process.cast_signed());
+        prlimit(process, Resource::Fsize, Rlimit { current: Some(0), maximum: was.maximum }).unwrap();
+    }
+    let refused = up.client.post("/api/v1/dag/publish", &json_dag("second", "true"));
+    assert!(refused.status >= 500, "{refused:?}");
+    assert_eq!(up.client.get("/health").status, 200);
+    assert_eq!(node.runner(), runner);
+    for process in [up.running.pid(), runner] {
+        prlimit(Pid::from_raw(process.cast_signed()), Resource::Fsize, was.clone()).unwrap();
+    }
+    assert_eq!(up.client.get("/health").status, 200);
+}
+
+fn json_dag(id: &str, command: &str) -> String {
+    serde_json::json!({"dag_id": id, "tasks": [{"id": "t", "command": command}]}).to_string()
+}
+
+/// What the owner's worker gives to a command, and takes from it, is not for other agents.
+#[test]
+fn files_of_the_owners_worker_are_in_the_data_directory() {
+    let node = Node::new();
+    let up = node.up();
+    let task = |dag: &str| {
+        let dag = serde_json::json!({"dag_id": dag, "tasks": [{"id": "w", "type": "external", "input": {}}]});
+        up.client.run(&dag.to_string());
+    };
+    let all = node.data.join("work-files");
+    let started = node.fifo("started");
+    task("first");
+    let script = "dirname $CIS_INPUT_FILE > started; exec sleep 1000";
+    let worker = node.spawn(["work", "--", "sh", "-c", script]);
+    let first = PathBuf::from(started.line().trim());
+    assert!(first.starts_with(&all), "{first:?}");
+    assert_eq!(fs::metadata(&first).unwrap().permissions().mode() & 0o777, 0o700);
+    for kind in ["namespaces", "landlock"] {
+        let script =
+            format!("cat {0}/CIS_INPUT; echo x=1 > {0}/output && echo forged; echo done", first.display());
+        let ran = node.cis(["agent", "run", "--sandbox", kind, "a", "--", "sh", "-c", &script]);
+        if !is_refused(&node, &ran) {
+            assert_eq!(ran.out, "done\n", "{ran}");
+        }
+    }
+    // One that works leaves the files of the other; one that finds them left removes them.
+    task("second");
+    let second = node.ok(["work", "--once", "--", "sh", "-c", "echo $CIS_INPUT_FILE"]).out;
+    assert!(first.exists() && second.starts_with(all.to_str().unwrap()), "{second}");
+    worker.signal(Signal::KILL);
+    worker.wait();
+    assert!(first.exists());
+    task("third");
+    node.ok(["work", "--once", "--", "true"]);
+    assert_eq!(fs::read_dir(&all).unwrap().count(), 1, "the lock alone");
+    // A caller with a token may be kept from the data directory itself.
+    task("fourth");
+    let (url, token) = (format!("http://{}", up.client.address), node.token(["agent"]));
+    let command =
+        ["work", "--once", "--node", &url, "--token", &token, "--", "sh", "-c", "echo $CIS_INPUT_FILE"];
+    let fourth = node.ok(command).out;
+    assert!(!fourth.starts_with(all.to_str().unwrap()) && !Path::new(fourth.trim()).exists(), "{fourth}");
 }

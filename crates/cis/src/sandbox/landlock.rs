@@ -2,7 +2,7 @@
 //!
 //! Landlock knows what is allowed and nothing that is forbidden, so everything beside the way to the directory is
 //! allowed, level by level: to hide `/home/ann/data`, all of `/` but `home`, all of `/home` but `ann`, all of
-//! `/home/ann` but `data`. What appears later on that way itself was not there to be allowed, and stays shut too.
+//! `/home/ann` but `data`. Settings can be read and nothing else, in the same way. What appears later on that way itself was not there to be allowed, and stays shut too.
 //! Listing and running are not taken away: a command that cannot list its home directory is of no use. `/sys` can only be
 //! read: a user may own control groups there, and a write to `cgroup.kill` ends every process in one.
 
@@ -18,7 +18,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
 };
 
-use super::{Named, SandboxError, mounts};
+use super::{Guarded, Named, SandboxError, mounts};
 
 /// What the superuser would look into processes and the kernel with: Landlock does not stand in the way of these.
 const INSPECTING: [CapabilitySet; 6] = [
@@ -40,14 +40,25 @@ pub fn can_scope() -> bool {
     scope_signals_and_sockets(CompatLevel::HardRequirement).and_then(Ruleset::create).is_ok()
 }
 
-/// From here on, this thread and its children cannot read, write, make or remove any file in `dir`, by whichever mount,
-/// nor, where the kernel can do it, send signals or connect to abstract sockets outside.
-pub fn hide(dir: &Path) -> Result<(), SandboxError> {
-    let dir = dir.canonicalize().named(|| format!("find `{}`", dir.display()))?;
-    let hidden = mounts::views_of(&dir)?;
+/// Paths by which what is guarded can be reached.
+struct Shut {
+    hidden: Vec<PathBuf>,
+    read_only: Vec<PathBuf>,
+}
+
+/// From here on, this thread and its children cannot read, write, make or remove any file in the hidden directory, by whichever
+/// mount, nor write, make or remove any of what is read-only; nor, where the kernel can do it, send signals or connect to
+/// abstract sockets outside.
+pub fn hide(guarded: &Guarded) -> Result<(), SandboxError> {
+    let hidden = mounts::views_of(&guarded.hidden)?;
+    let mut read_only = Vec::new();
+    for path in &guarded.read_only {
+        read_only.extend(mounts::views_of(path)?);
+    }
+    let shut = Shut { hidden, read_only };
     let rules = shut_files()?.set_compatibility(CompatLevel::BestEffort).scope(Scope::from_all(ABI::V6))?;
     drop_inspecting_rights()?;
-    enforce(allow_beside(rules.create()?, Path::new("/"), &hidden)?)
+    enforce(allow_beside(rules.create()?, Path::new("/"), &shut, false)?)
 }
 
 /// A command run by a plain user has none of them to lose.
@@ -101,23 +112,30 @@ fn of_files(access: BitFlags<AccessFs>) -> BitFlags<AccessFs> {
 fn allow_beside(
     mut rules: RulesetCreated,
     dir: &Path,
-    hidden: &[PathBuf],
+    shut: &Shut,
+    is_read_only: bool,
 ) -> Result<RulesetCreated, SandboxError> {
     // What cannot be listed cannot be allowed either: the command can reach less then, never more.
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
-        rules = if hidden.contains(&path) {
+        let is_read_only = is_read_only || shut.read_only.contains(&path) || path == Path::new("/sys");
+        let mut below = shut.hidden.iter().chain(&shut.read_only).filter(|shut| **shut != path);
+        rules = if shut.hidden.contains(&path) {
             rules
-        } else if hidden.iter().any(|hidden| hidden.starts_with(&path)) {
-            allow_beside(rules, &path, hidden)?
+        } else if below.any(|shut| shut.starts_with(&path)) {
+            allow_beside(rules, &path, shut, is_read_only)?
         } else {
-            allow(rules, &entry)?
+            allow(rules, &entry, is_read_only)?
         };
     }
     Ok(rules)
 }
 
-fn allow(rules: RulesetCreated, entry: &fs::DirEntry) -> Result<RulesetCreated, SandboxError> {
+fn allow(
+    rules: RulesetCreated,
+    entry: &fs::DirEntry,
+    is_read_only: bool,
+) -> Result<RulesetCreated, SandboxError> {
     let Ok(kind) = entry.file_type() else { return Ok(rules) };
     // What a link leads to is allowed or not where it really is; followed, it might allow the directory itself.
     if kind.is_symlink() {
@@ -127,6 +145,6 @@ fn allow(rules: RulesetCreated, entry: &fs::DirEntry) -> Result<RulesetCreated, 
     // Gone meanwhile.
     let Ok(place) = rustix::fs::open(entry.path(), flags, Mode::empty()) else { return Ok(rules) };
     let all = if kind.is_dir() { AccessFs::from_all(ABI::V5) } else { AccessFs::from_file(ABI::V5) };
-    let allowed = if entry.path() == Path::new("/sys") { AccessFs::from_read(ABI::V5) } else { all };
+    let allowed = if is_read_only { AccessFs::from_read(ABI::V5) } else { all };
     Ok(rules.add_rule(PathBeneath::new(place, of_files(allowed)))?)
 }

@@ -2,6 +2,7 @@
 //!
 //! | module | what lives there |
 //! |---|---|
+//! | [`guarded`] | what is kept from the command: real paths, and links that could be replaced |
 //! | [`namespaces`] | namespaces of the command's own, in which the directory is not there |
 //! | [`mounts`] | which paths lead to a directory, and how they are covered |
 //! | [`landlock`] | rules of the kernel that shut the directory, where there are no namespaces |
@@ -11,10 +12,13 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+pub mod guarded;
 pub mod landlock;
 mod mounts;
 pub mod namespaces;
 pub mod supervise;
+
+pub use guarded::Guarded;
 
 /// How a command is kept from the data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +64,10 @@ impl<T, E: Into<io::Error>> Named<T> for Result<T, E> {
 
 /// Tries the namespaces from the first step to the last, but for the command: a kernel, a container or AppArmor may refuse
 /// any of them, and half a sandbox is none. The text says what was refused.
-pub fn probe_namespaces(exe: &Path, hide: &Path) -> Result<(), String> {
+pub fn probe_namespaces(exe: &Path, guarded: &Guarded) -> Result<(), String> {
     let mut probe = Command::new(exe);
-    probe.args(["confined", "--stage", "namespaces", "--probe", "--hide"]).arg(hide).env("NO_COLOR", "1");
+    probe.args(["confined", "--stage", "namespaces", "--probe"]).env("NO_COLOR", "1");
+    guarded.hand_on(&mut probe).map_err(|e| e.to_string())?;
     let ran = probe.stdin(Stdio::null()).stdout(Stdio::null()).output().map_err(|e| e.to_string())?;
     if ran.status.success() {
         return Ok(());

@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change, mount_remount,
 };
 
-use super::{Named, SandboxError};
+use super::{Guarded, Named, SandboxError};
 
 /// File systems by which a kernel is told things: a user may own control groups, and the superuser owns all of it.
 const KERNEL_FILE_SYSTEMS: [&str; 12] = [
@@ -31,8 +31,8 @@ const KERNEL_FILE_SYSTEMS: [&str; 12] = [
     "fusectl",
 ];
 
-/// The same within `/proc`, where only the superuser writes.
-const KERNEL_FILES: [&str; 5] = ["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"];
+/// The same within a mount of processes, where only the superuser writes.
+const KERNEL_FILES: [&str; 5] = ["sys", "sysrq-trigger", "irq", "bus", "fs"];
 
 const HARMLESS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
 
@@ -54,27 +54,25 @@ pub(super) fn views_of(dir: &Path) -> Result<Vec<PathBuf>, SandboxError> {
     views(dir, &list_mounts()?).named(|| format!("find the mounts of `{}`", dir.display()))
 }
 
-/// Mounts all that a command sees otherwise than its caller: nothing where `hide` is, its own processes in `/proc`, what
-/// tells the kernel things for reading only. To be called by the first process of new mount and PID namespaces.
-pub(super) fn prepare(hide: &Path, is_superuser: bool) -> Result<(), SandboxError> {
-    let dir = hide.canonicalize().named(|| format!("find `{}`", hide.display()))?;
-    let original = fs::metadata(&dir).named(|| format!("find `{}`", dir.display()))?;
+/// Mounts all that a command sees otherwise than its caller: nothing where the hidden directory is, its own processes in `/proc`,
+/// settings and what tells the kernel things for reading only. To be called by the first process of new mount and PID namespaces.
+pub(super) fn prepare(guarded: &Guarded, is_superuser: bool) -> Result<(), SandboxError> {
+    let dir = &guarded.hidden;
+    let original = fs::metadata(dir).named(|| format!("find `{}`", dir.display()))?;
     // What is mounted outside from now on, that directory included, does not appear inside.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .named(|| "part the mounts from those outside".into())?;
-    let mounts = list_mounts()?;
-    let views = views(&dir, &mounts).named(|| format!("find the mounts of `{}`", dir.display()))?;
-    for one in &mounts {
-        renew(one).named(|| format!("mount {} on `{}`", one.kind, one.point.display()))?;
+    for one in &list_mounts()? {
+        renew(one, is_superuser).named(|| format!("mount {} on `{}`", one.kind, one.point.display()))?;
     }
-    hold_ancestors(&dir, is_superuser)?;
+    for path in &guarded.read_only {
+        make_read_only(path)?;
+    }
+    // The hidden directory may be among what can only be read, and so be mounted once more by now.
+    let views = views_of(dir)?;
+    hold_ancestors(guarded, is_superuser)?;
     for view in &views {
         cover(view).named(|| format!("cover `{}`", view.display()))?;
-    }
-    if is_superuser {
-        for path in KERNEL_FILES.map(Path::new).into_iter().filter(|path| path.exists()) {
-            shut_for_writing(path).named(|| format!("shut `{}`", path.display()))?;
-        }
     }
     for view in &views {
         let now = fs::metadata(view).named(|| format!("look at `{}`", view.display()))?;
@@ -86,12 +84,19 @@ pub(super) fn prepare(hide: &Path, is_superuser: bool) -> Result<(), SandboxErro
 }
 
 /// Replaces what shows processes and queues outside; shuts for writing what tells the kernel things.
-fn renew(one: &Mount) -> io::Result<()> {
+fn renew(one: &Mount, is_superuser: bool) -> io::Result<()> {
     if !one.is_on_top() {
         return Ok(());
     }
     match one.kind.as_str() {
-        "proc" if one.root == Path::new("/") => mount("proc", &one.point, "proc", HARMLESS, None)?,
+        "proc" if one.root == Path::new("/") => {
+            mount("proc", &one.point, "proc", HARMLESS, None)?;
+            // At once: a mount that is copied before would be left, and while one shows all, more can be made.
+            if is_superuser {
+                let files = KERNEL_FILES.map(|name| one.point.join(name));
+                files.iter().filter(|path| path.exists()).try_for_each(|path| shut_for_writing(path))?;
+            }
+        }
         "mqueue" => mount("mqueue", &one.point, "mqueue", HARMLESS, None)?,
         "proc" => cover(&one.point)?,
         kind if KERNEL_FILE_SYSTEMS.contains(&kind) && !one.flags.contains(MountFlags::RDONLY) => {
@@ -102,16 +107,43 @@ fn renew(one: &Mount) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes every directory on the way to `dir` a mount point, which cannot be renamed: else the way could be moved aside and
-/// another directory laid there for the owner to find. They are mount points in a second view of everything, which is hidden
-/// beneath the cover of `dir`, so that files are still moved in and out of them without being copied.
-fn hold_ancestors(dir: &Path, is_superuser: bool) -> Result<(), SandboxError> {
+/// Lets settings be read and nothing else, by every path that leads to them.
+fn make_read_only(path: &Path) -> Result<(), SandboxError> {
+    let views = views_of(path)?;
+    let shut = |e: io::Error| SandboxError::Step { what: format!("shut `{}`", path.display()), source: e };
+    for view in &views {
+        mount_bind_recursive(view, view).map_err(|e| shut(e.into()))?;
+    }
+    let is_within = |one: &Mount| views.iter().any(|view| one.point.starts_with(view));
+    for one in list_mounts()?.iter().filter(|one| is_within(one) && one.is_on_top()) {
+        mount_remount(&one.point, MountFlags::BIND | MountFlags::RDONLY | one.flags, c"")
+            .map_err(|e| shut(e.into()))?;
+    }
+    for view in &views {
+        let now = rustix::fs::statvfs(view).map_err(|e| shut(e.into()))?;
+        if !now.f_flag.contains(StatVfsMountFlags::RDONLY) {
+            return Err(SandboxError::Refused(format!("`{}` can still be written", view.display())));
+        }
+    }
+    Ok(())
+}
+
+/// Makes every directory on the way to what is guarded a mount point, which cannot be renamed: else the way could be moved aside
+/// and another directory laid there for the owner to find. They are mount points in a second view of everything, which is hidden
+/// beneath the cover of the hidden directory, so that files are still moved in and out of them without being copied.
+fn hold_ancestors(guarded: &Guarded, is_superuser: bool) -> Result<(), SandboxError> {
+    let dir = &guarded.hidden;
     let work = |e: io::Error| SandboxError::Step { what: "hold the way to it".into(), source: e };
     lay_tmpfs(dir, MountFlags::empty(), c"mode=0700,size=64k").map_err(work)?;
     let everything = dir.join("everything");
     fs::create_dir(&everything).map_err(work)?;
     mount_bind_recursive("/", &everything).map_err(|e| work(e.into()))?;
-    for ancestor in dir.ancestors().skip(1).filter(|path| path.parent().is_some()) {
+    let above = guarded.read_only.iter().chain([dir]).flat_map(|path| path.ancestors().skip(1));
+    let mut ancestors: Vec<&Path> = above.filter(|path| path.parent().is_some()).collect();
+    // The inner one first: it is not to be found once an outer one is covered.
+    ancestors.sort_by_key(|path| (std::cmp::Reverse(path.components().count()), *path));
+    ancestors.dedup();
+    for ancestor in ancestors {
         cover(&everything.join(ancestor.strip_prefix("/").unwrap_or(ancestor))).map_err(work)?;
     }
     if is_superuser {

@@ -31,28 +31,32 @@ use signal_hook::consts::SIGCHLD;
 use signal_hook::iterator::Signals;
 
 use super::supervise::{hear_signals, supervise};
-use super::{Named, SandboxError, Stage, landlock, mounts};
+use super::{Guarded, Named, SandboxError, landlock, mounts};
 
 /// What `init` says when all is mounted; any other line says why it is not.
 const READY: &str = "ready";
 
+/// How many namespaces of control groups a user namespace may have.
+const CGROUP_NAMESPACES_MAX: &str = "/proc/sys/user/max_cgroup_namespaces";
+
 /// `close-on-exec` among the flags of `/proc/self/fdinfo`.
 const CLOEXEC: u32 = 0o2_000_000;
 
-/// Stage [`Stage::Namespaces`]: runs `command` out of reach of `hide`, and returns its exit code. Without a command it tries
+/// Stage [`Namespaces`](super::Stage::Namespaces): runs `command` out of reach of what is guarded, and returns its exit code. Without a command it tries
 /// everything up to it.
-pub fn run(hide: &Path, command: &[OsString]) -> Result<u8, SandboxError> {
+pub fn run(guarded: &Guarded, command: &[OsString]) -> Result<u8, SandboxError> {
     let exe = std::env::current_exe().named(|| "find this program".into())?;
     refuse_open_directories()?;
     let signals = hear_signals().named(|| "hear signals".into())?;
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     unshare(UnshareFlags::NEWUSER).named(|| "make a user namespace".into())?;
     map_user((0, uid), (0, gid))?;
+    forbid_cgroup_namespaces()?;
     set_parent_process_death_signal(Some(Signal::KILL)).named(|| "be ended with `cis agent run`".into())?;
     let inner = UnshareFlags::NEWNS | UnshareFlags::NEWPID | UnshareFlags::NEWIPC;
     unshare(inner).named(|| "make mount, PID and IPC namespaces".into())?;
-    let mut init = start_init(&exe, hide)?;
-    let ended = start_command(&exe, hide, command)
+    let mut init = start_init(&exe, guarded)?;
+    let ended = start_command(&exe, guarded, command)
         .and_then(|child| supervise(&child, signals).named(|| "wait for the command".into()));
     // Everything inside ends with it, and it is gone only when all of that is.
     let _ = init.kill();
@@ -61,9 +65,11 @@ pub fn run(hide: &Path, command: &[OsString]) -> Result<u8, SandboxError> {
 }
 
 /// The first process of the namespaces, once everything is mounted.
-fn start_init(exe: &Path, hide: &Path) -> Result<Child, SandboxError> {
-    let mut init = stage(exe, Stage::Init, hide);
-    init.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+fn start_init(exe: &Path, guarded: &Guarded) -> Result<Child, SandboxError> {
+    let mut init = Command::new(exe);
+    init.env_clear();
+    stage(&mut init, "init", guarded)?;
+    init.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = init.spawn().named(|| "start the first process of the namespaces".into())?;
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
@@ -80,24 +86,23 @@ fn start_init(exe: &Path, hide: &Path) -> Result<Child, SandboxError> {
     }
 }
 
-fn start_command(exe: &Path, hide: &Path, command: &[OsString]) -> Result<Child, SandboxError> {
-    let mut start = stage(exe, Stage::Command, hide);
+fn start_command(exe: &Path, guarded: &Guarded, command: &[OsString]) -> Result<Child, SandboxError> {
+    let mut start = Command::new(exe);
+    stage(&mut start, "command", guarded)?;
     if command.is_empty() {
         start.arg("--probe");
     }
     start.arg("--").args(command).spawn().named(|| "start the command".into())
 }
 
-fn stage(exe: &Path, stage: Stage, hide: &Path) -> Command {
-    let name = if stage == Stage::Init { "init" } else { "command" };
-    let mut command = Command::new(exe);
-    command.args(["confined", "--stage", name, "--hide"]).arg(hide);
-    command
+fn stage(command: &mut Command, name: &str, guarded: &Guarded) -> Result<(), SandboxError> {
+    command.args(["confined", "--stage", name]);
+    guarded.hand_on(command)
 }
 
-/// Stage [`Stage::Init`]: says on standard output how it went.
-pub fn run_init(hide: &Path) -> Result<Infallible, SandboxError> {
-    let prepared = prepare(hide);
+/// Stage [`Init`](super::Stage::Init): says on standard output how it went.
+pub fn run_init(guarded: &Guarded) -> Result<Infallible, SandboxError> {
+    let prepared = prepare(guarded);
     let said = match &prepared {
         Ok(_) => READY.to_owned(),
         Err(e) => e.to_string().replace('\n', " "),
@@ -111,16 +116,16 @@ pub fn run_init(hide: &Path) -> Result<Infallible, SandboxError> {
     }
 }
 
-fn prepare(hide: &Path) -> Result<Signals, SandboxError> {
+fn prepare(guarded: &Guarded) -> Result<Signals, SandboxError> {
     set_parent_process_death_signal(Some(Signal::KILL)).named(|| "be ended with its parent".into())?;
     let (uid, _) = outer_ids()?;
-    mounts::prepare(hide, uid == 0)?;
+    mounts::prepare(guarded, uid == 0)?;
     drop_rights()?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).named(|| "forbid inspection".into())?;
     Signals::new([SIGCHLD]).named(|| "hear of children".into())
 }
 
-/// Stage [`Stage::Command`]: becomes the command, or returns `Ok` where there is none to become.
+/// Stage [`Command`](super::Stage::Command): becomes the command, or returns `Ok` where there is none to become.
 pub fn become_command(command: &[OsString]) -> Result<Option<io::Error>, SandboxError> {
     // A directory that was entered before it was covered is still the one beneath.
     let here = std::env::current_dir().named(|| "find the working directory".into())?;
@@ -132,7 +137,7 @@ pub fn become_command(command: &[OsString]) -> Result<Option<io::Error>, Sandbox
     drop_rights()?;
     landlock::scope()?;
     let Some((program, rest)) = command.split_first() else { return Ok(None) };
-    Ok(Some(Command::new(program).args(rest).exec()))
+    Ok(Some(Guarded::forget(Command::new(program).args(rest)).exec()))
 }
 
 #[expect(
@@ -156,6 +161,16 @@ fn map_user(uid: (u32, u32), gid: (u32, u32)) -> Result<(), SandboxError> {
         fs::write(&path, text).named(|| format!("write `{path}`"))?;
     }
     Ok(())
+}
+
+/// In a namespace of control groups of its own, a command could mount them anew, and end every process of its group by
+/// `cgroup.kill`. To be called in the new user namespace, for which and for all within the limit holds.
+fn forbid_cgroup_namespaces() -> Result<(), SandboxError> {
+    match fs::write(CGROUP_NAMESPACES_MAX, "0") {
+        // A kernel without control groups.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        written => written.named(|| format!("write `{CGROUP_NAMESPACES_MAX}`")),
+    }
 }
 
 /// Who this process is outside the user namespace in which it is 0.

@@ -21,6 +21,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Map, Value};
 
 use super::Wake;
+use super::files::WorkFiles;
 use super::start::{self, NotStarted, Started};
 use super::voice::{Voice, is_passing};
 
@@ -121,11 +122,12 @@ impl Job {
     pub(super) fn start(
         task: &ClaimedTask,
         command: &[String],
+        files: &WorkFiles,
         voice: Voice,
         wake: mpsc::Sender<Wake>,
     ) -> Result<Self, Ending> {
         let trusted = voice.trusted(System.since_boot(), GRACE);
-        let Started { child, dir, input } = match start::start(task, command) {
+        let Started { child, dir, input } = match start::start(task, command, files) {
             Ok(started) => started,
             Err(NotStarted::Broken(why)) => {
                 return Err(tell_ending(&voice, Ending::Failed { why, exit_code: None }));

@@ -4,6 +4,7 @@
 //!   claim ──► job: the command, its output to the log, heartbeats ──► complete │ fail │ release ──► claim …
 //! ```
 
+mod files;
 mod job;
 mod start;
 mod voice;
@@ -27,6 +28,7 @@ use crate::cli::WorkArgs;
 use crate::term::face::{BOLD, DIM, paint};
 use crate::term::{Face, reveal};
 use cis_core::task::TaskStatus;
+use files::WorkFiles;
 use job::{Ending, Job};
 use voice::Voice;
 
@@ -54,6 +56,15 @@ pub(super) fn work(setup: &Setup, args: &WorkArgs) -> Outcome {
     let lease = args.lease.as_deref().map(duration::from_text).transpose().map_err(Failure::usage)?;
     start::check_program(&args.command)?;
     let client = setup.client()?;
+    let files = match setup.token {
+        Some(_) => WorkFiles::Temporary,
+        None => WorkFiles::in_data_dir(setup.data_dir().root()).map_err(|e| {
+            Failure::new(
+                ErrorCode::Unavailable,
+                format!("cannot make a directory for the files of tasks: {e}"),
+            )
+        })?,
+    };
     let (wake, woken) = mpsc::channel();
     listen_for_signals(wake.clone())?;
     let claim = Request::new(Nothing {}, Nothing {}, claim_body(args, lease)?);
@@ -79,7 +90,7 @@ pub(super) fn work(setup: &Setup, args: &WorkArgs) -> Outcome {
             continue;
         };
         let voice = Voice::new(client.clone(), &task);
-        let job = Job::start(&task, &args.command, voice, wake.clone());
+        let job = Job::start(&task, &args.command, &files, voice, wake.clone());
         let started = job.is_ok();
         let ending = job.map_or_else(|ending| ending, |job| job.see_through(&woken));
         tell(setup, &task, &ending);

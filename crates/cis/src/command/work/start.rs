@@ -1,6 +1,6 @@
 //! Starting the command of a task: what it finds in its environment, and in files beside it.
 
-use std::fs::{OpenOptions, Permissions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -13,6 +13,7 @@ use cis_runner::exec_limit::{STRING_BYTES_MAX, fits_variable, total_bytes_max};
 use serde_json::json;
 use tempfile::TempDir;
 
+use super::files::WorkFiles;
 use crate::command::Failure;
 
 /// Variables whose values come from callers and may be of any size. `NAME_FILE` always names a file with the value; the
@@ -60,11 +61,13 @@ pub(super) fn check_program(command: &[String]) -> Result<(), Failure> {
 }
 
 /// Starts the command for a task.
-pub(super) fn start(task: &ClaimedTask, command: &[String]) -> Result<Started, NotStarted> {
+pub(super) fn start(
+    task: &ClaimedTask,
+    command: &[String],
+    files: &WorkFiles,
+) -> Result<Started, NotStarted> {
     let unable = |e: io::Error| NotStarted::Unable(format!("cannot write what the command is given: {e}"));
-    // Whatever the umask: the input is for this user only.
-    let private = Permissions::from_mode(0o700);
-    let dir = tempfile::Builder::new().prefix("cis-work-").permissions(private).tempdir().map_err(unable)?;
+    let dir = files.new_dir().map_err(unable)?;
     let Some((program, args)) = command.split_first() else {
         return Err(NotStarted::Broken("no command to run".to_owned()));
     };
