@@ -8,8 +8,8 @@ use super::model::Dag;
 use super::parse::words::nearest;
 use crate::error::{ErrorCode, Refusal};
 
-/// How long all parameters of a run may be together, as JSON. Whoever writes a run keeps them in memory, and every list of
-/// runs tells them.
+/// How long all parameters of a run may be together, as JSON. The store's writer keeps them in memory while the run goes on,
+/// and every list of runs tells them.
 pub const PARAMS_BYTES_MAX: usize = 256 << 10;
 
 /// Beyond this, integers share their floating-point values: 2^53.

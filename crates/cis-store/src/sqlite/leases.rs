@@ -292,8 +292,8 @@ fn end(tx: &mut Tx<'_>, report: &Report, by: Option<&str>) -> Answer<TaskStatus>
     }
 }
 
-/// The task that is spoken of, if the speaker may know of it. By its rows alone: whoever is refused makes nobody read a
-/// definition, which may be tens of MiB.
+/// The task that is spoken of, if the speaker may know of it. By its rows alone: a refusal reads no definition, which may be
+/// tens of MiB.
 fn task(tx: &Tx<'_>, holding: &Holding) -> Answer<Task> {
     let row = tx
         .conn

@@ -10,6 +10,7 @@ use cis_core::review::ReviewSecret;
 use super::cache::{DefinitionCache, RunCache};
 use super::clock::Noted;
 use super::fences::Fences;
+use super::keys::KeyCounts;
 use super::pulse::Changed;
 use super::quotas::Usage;
 use super::steps::Chunks;
@@ -46,6 +47,8 @@ pub(super) struct Memory {
     pub(super) review_secret: Option<ReviewSecret>,
     /// What identities have waiting, as far as a quota asked for it.
     pub(super) usage: Usage,
+    /// How many idempotency keys callers have, likewise.
+    pub(super) key_counts: KeyCounts,
 }
 
 /// What a claimant must match: a kind, a scope, and what is needed beyond that (names in order, spaces between).
@@ -64,18 +67,21 @@ impl Memory {
     /// From here on, what is undone is a new operation.
     pub(super) fn begin_operation(&mut self) {
         self.definitions.begin_operation();
+        self.key_counts.begin_operation();
     }
 
     /// After a rollback of the present operation, or of all it did so far: nothing of that is remembered. What no operation
     /// changes stays, or every refusal would make the writer parse large definitions again.
     pub(super) fn undo_operation(&mut self) {
         self.definitions.undo_operation();
+        self.key_counts.undo_operation();
         self.forget_rows();
     }
 
     /// After a rollback of a whole batch: what was remembered may never have happened.
     pub(super) fn forget(&mut self) {
         self.definitions.clear();
+        self.key_counts.forget();
         self.forget_rows();
     }
 

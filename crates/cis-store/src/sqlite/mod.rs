@@ -339,7 +339,7 @@ impl SqliteStore {
     pub async fn conclude(&self, request: Conclude) -> Answer<Once<Concluded>> {
         self.writer
             .call(request.holding.now, move |tx| {
-                keys::once(tx, request.key.as_ref(), |tx| leases::conclude(tx, &request))
+                keys::once_if_room(tx, request.key.as_ref(), |tx| leases::conclude(tx, &request))
             })
             .await
     }

@@ -25,12 +25,13 @@ pub(super) fn sweep(tx: &mut Tx<'_>, epoch: Epoch, since_boot: BootTime) -> Answ
     answer_for_nobody(tx)?;
     time_out_runs(tx)?;
     expire_requests(tx)?;
-    keys::forget_old(tx)?;
+    let more_keys = keys::forget_old(tx)?;
     // Deadlines that were met must not be found again.
     tx.finish()?;
+    let due = [next_due(tx)?, leases::next_due(tx, since_boot)?, more_keys.then_some(tx.now)];
     Ok(Swept {
         ended: std::mem::take(&mut tx.ended),
-        next_due: [next_due(tx)?, leases::next_due(tx, since_boot)?].into_iter().flatten().min(),
+        next_due: due.into_iter().flatten().min(),
         more_work: steps::under_way(tx)?,
     })
 }

@@ -137,6 +137,14 @@ impl Home {
         Connection::open(self.file()).expect("the file").execute_batch(sql).expect("a statement");
     }
 
+    /// What a query answers with one number.
+    pub(crate) fn number(&self, sql: &str) -> i64 {
+        Connection::open(self.file())
+            .expect("the file")
+            .query_row(sql, [], |row| row.get(0))
+            .expect("a number")
+    }
+
     /// Every invariant that does not hold.
     pub(crate) fn violations(&self) -> Vec<String> {
         check::violations(&self.reader()).expect("a check")

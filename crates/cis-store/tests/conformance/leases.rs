@@ -11,7 +11,7 @@ use cis_core::source::{BootTime, Millis, Timestamp};
 use cis_core::task::TaskStatus;
 use cis_store::port::{
     Answer, Boot, ClaimWork, Conclude, Concluded, CoordinatorStore as _, Ending, Heartbeat, Held, Holding,
-    Progress, Prune,
+    IdempotencyKey, Progress, Prune,
 };
 use serde_json::{Value, json};
 
@@ -77,18 +77,29 @@ pub(crate) fn conclude(
     ending: Ending,
     outputs: Option<Value>,
 ) -> Answer<Concluded> {
-    let request = Conclude {
-        key: None,
+    let request = Conclude { outputs, ..concluding(w, held, who, ending, None) };
+    w.ask(|store| store.conclude(request))?.plain()
+}
+
+/// Tells that what is held came to `ending`.
+pub(crate) fn concluding(
+    w: &World,
+    held: &Held,
+    who: &str,
+    ending: Ending,
+    key: Option<IdempotencyKey>,
+) -> Conclude {
+    Conclude {
+        key,
         holding: holding(w, held, who),
         ending,
         exit_code: None,
         error: String::new(),
-        outputs,
+        outputs: None,
         output: String::new(),
         log_bytes: 0,
         random: 0,
-    };
-    w.ask(|store| store.conclude(request))?.plain()
+    }
 }
 
 pub(crate) fn failed(why: &str) -> Ending {
@@ -432,15 +443,8 @@ pub(crate) fn long_cause_is_whole_with_its_task_and_cut_among_others(w: &mut Wor
     let why = "語".repeat(5_000);
     let held = claim(w, "ann");
     let told = |held: &Held| Conclude {
-        key: None,
-        holding: holding(w, held, "ann"),
-        ending: failed(&why),
-        exit_code: None,
-        error: String::new(),
-        outputs: None,
         output: "what it printed".into(),
-        log_bytes: 0,
-        random: 0,
+        ..concluding(w, held, "ann", failed(&why), None)
     };
     for held in &held[..2] {
         // Told again it is compared whole.

@@ -83,6 +83,10 @@ suite! {
         a_second_revision_is_decided_by_its_content,
         a_key_is_answered_the_same,
         a_refusal_is_kept_and_what_it_did_is_not,
+        refusals_of_what_may_become_right_are_not_kept,
+        one_caller_has_so_many_keys_and_no_more,
+        results_are_recorded_whatever_keys_their_worker_has,
+        keys_are_forgotten_one_sweep_after_another,
         a_run_is_started_and_stopped_once,
         an_answer_is_kept_for_a_day,
     }

@@ -3,12 +3,15 @@
 use cis_core::error::ErrorCode;
 use cis_core::id::Scope;
 use cis_core::run::{RunStatus, StopReason};
+use cis_core::source::Timestamp;
+use cis_core::task::TaskStatus;
 use cis_store::port::{
-    Answer, CoordinatorStore as _, Decide, Decided, IdempotencyKey, Once, Publish, RevisionStatus, StartRun,
-    StopRun,
+    Answer, CoordinatorStore as _, Decide, Decided, Ending, IdempotencyKey, Once, Publish, RevisionStatus,
+    StartRun, StopRun, StoreError,
 };
 
 use crate::fixture::{World, code};
+use crate::leases::{self, external};
 use crate::support::{self, dag, run_id, task};
 
 pub(crate) fn decide(w: &World, id: &str, by: &str, run: u64) -> Decide {
@@ -124,14 +127,94 @@ pub(crate) fn a_key_is_answered_the_same(w: &mut World) {
 }
 
 pub(crate) fn a_refusal_is_kept_and_what_it_did_is_not(w: &mut World) {
-    let request = |by: &str| Decide { key: key("k", "r"), ..decide(w, "d", by, 1) };
-    let missing = w.ask(|store| store.decide(request("bea"))).unwrap();
-    assert_eq!(missing.answer.as_ref().unwrap_err().code, ErrorCode::NotFound);
+    let by = support::publish(&dag("d", vec![task("a", &[])]), w.now).by;
     w.publish(&dag("d", vec![task("a", &[])])).unwrap();
-    let again = w.ask(|store| store.decide(request("bea"))).unwrap();
-    assert_eq!(again, Once { answer: missing.answer, replayed: true });
+    let request = |may| Decide { key: key("k", "r"), self_confirm: may, ..decide(w, "d", &by, 1) };
+    let forbidden = w.ask(|store| store.decide(request(false))).unwrap();
+    assert_eq!(forbidden.answer.as_ref().unwrap_err().code, ErrorCode::Forbidden);
+    let again = w.ask(|store| store.decide(request(true))).unwrap();
+    assert_eq!(again, Once { answer: forbidden.answer, replayed: true });
     // The run it would have had is not there.
     assert!(ask(w, decide(w, "d", "bea", 1)).unwrap().changed);
+}
+
+pub(crate) fn refusals_of_what_may_become_right_are_not_kept(w: &mut World) {
+    let request = || Decide { key: key("k", "r"), ..decide(w, "d", "bea", 1) };
+    assert_eq!(code(w.ask(|store| store.decide(request()))), ErrorCode::NotFound);
+    w.publish(&dag("d", vec![task("a", &[])])).unwrap();
+    let long = Decide { note: Some("x".repeat(10_000)), ..request() };
+    assert_eq!(code(w.ask(|store| store.decide(long))), ErrorCode::ValidationFailed);
+    assert_eq!(w.home.number("SELECT count(*) FROM idempotency_keys"), 0);
+    let done = w.ask(|store| store.decide(request())).unwrap();
+    assert!(!done.replayed && done.answer.unwrap().changed);
+    assert!(w.ask(|store| store.decide(request())).unwrap().replayed, "and is then done once");
+}
+
+const DAY: i64 = 24 * 60 * 60 * 1_000;
+
+/// As many keys as one caller may have.
+const KEYS_MAX: i64 = 100_000;
+
+/// `ann` has used so many keys already, just now.
+fn use_keys(w: &World, count: i64) {
+    w.home.execute(&format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+         INSERT INTO idempotency_keys SELECT 'ann', 'used ' || i, 'r', '{{}}', {} FROM n",
+        w.now.0
+    ));
+}
+
+pub(crate) fn one_caller_has_so_many_keys_and_no_more(w: &mut World) {
+    use_keys(w, KEYS_MAX - 1);
+    let publish = |w: &World, id: &str, key| {
+        let request = Publish { key, ..support::publish(&dag(id, vec![task("a", &[])]), w.now) };
+        w.ask(|store| store.publish(request))
+    };
+    assert!(!publish(w, "last", key("last", "r")).unwrap().replayed);
+    for id in ["beyond", "once-more"] {
+        let refused = match publish(w, id, key(id, "r")) {
+            Err(StoreError::Refused(refused)) => refused,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused.code, ErrorCode::QuotaExceeded);
+        assert!(refused.hint.unwrap().contains("without a key"));
+    }
+    // What was answered is answered again; without a key, or as another caller, everything goes on.
+    assert!(publish(w, "last", key("last", "r")).unwrap().replayed);
+    publish(w, "beyond", None).unwrap();
+    let other = IdempotencyKey { caller: "bob".into(), ..key("beyond", "r").unwrap() };
+    publish(w, "beyond", Some(other)).unwrap();
+    // The same to a writer that has just begun.
+    w.reopen();
+    assert_eq!(code(publish(w, "beyond", key("beyond", "r"))), ErrorCode::QuotaExceeded);
+    // After a day there is room again, though no sweep has come by.
+    w.now = Timestamp(w.now.0 + DAY);
+    assert!(!publish(w, "beyond", key("beyond", "r")).unwrap().replayed);
+}
+
+pub(crate) fn results_are_recorded_whatever_keys_their_worker_has(w: &mut World) {
+    let run = w.go(&dag("d", vec![external("a", &[], &[]), external("b", &[], &[])]));
+    let held = leases::claim(w, "ann");
+    use_keys(w, KEYS_MAX);
+    for held in &held {
+        let request = || leases::concluding(w, held, "ann", Ending::Succeeded, key("done", "r"));
+        for _ in 0..2 {
+            let told = w.ask(|store| store.conclude(request())).unwrap();
+            assert!(!told.replayed, "it was kept");
+            assert_eq!(told.answer.unwrap().status, TaskStatus::Completed);
+        }
+    }
+    assert_eq!(w.story(run), "completed: completed completed");
+}
+
+pub(crate) fn keys_are_forgotten_one_sweep_after_another(w: &mut World) {
+    use_keys(w, 1_200);
+    assert_eq!(w.sweep_after(DAY - 1).next_due, None);
+    assert_eq!(w.sweep_after(1).next_due, Some(w.now));
+    assert_eq!(w.sweep_after(0).next_due, Some(w.now));
+    assert_eq!(w.home.number("SELECT count(*) FROM idempotency_keys"), 200);
+    assert_eq!(w.sweep_after(0).next_due, None);
+    assert_eq!(w.home.number("SELECT count(*) FROM idempotency_keys"), 0);
 }
 
 pub(crate) fn a_run_is_started_and_stopped_once(w: &mut World) {
@@ -157,12 +240,11 @@ pub(crate) fn a_run_is_started_and_stopped_once(w: &mut World) {
     let stopped = stop("s", "s").unwrap();
     assert_eq!(stopped, Once { answer: Ok(RunStatus::Cancelled), replayed: false });
     assert!(stop("s", "s").unwrap().replayed);
-    // What was refused stays refused.
+    // What was refused for its own faults is done once they are gone.
     let wrong = StartRun { key: key("w", "r"), max_parallel: Some(0), ..w.request(definition) };
-    let refused = w.ask(|store| store.start_run(wrong)).unwrap();
-    assert_eq!(refused.answer.as_ref().unwrap_err().code, ErrorCode::ValidationFailed);
+    assert_eq!(code(w.ask(|store| store.start_run(wrong))), ErrorCode::ValidationFailed);
     let right = StartRun { key: key("w", "r"), ..w.request(definition) };
-    assert_eq!(w.ask(|store| store.start_run(right)).unwrap(), Once { replayed: true, ..refused });
+    assert!(!w.ask(|store| store.start_run(right)).unwrap().replayed);
 }
 
 pub(crate) fn an_answer_is_kept_for_a_day(w: &mut World) {
