@@ -6,7 +6,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
@@ -200,7 +200,14 @@ fn node_on_all_addresses_is_called_by_any_of_them() {
     let line = running.until("http://");
     let port = line.trim().rsplit(':').next().unwrap().to_owned();
     let (token, did) = (node.token(["reader", "--as", "reader"]), did(&node));
-    for host in ["127.0.0.1", "127.0.0.2", "localhost"] {
+    // Nothing is sent to it: it is only asked which address of this machine would be used.
+    let outward = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect("192.0.2.1:9")?;
+        socket.local_addr()
+    });
+    let outward = outward.map(|address| address.ip().to_string());
+    let hosts = ["127.0.0.1", "127.0.0.2", "localhost"].map(str::to_owned);
+    for host in hosts.into_iter().chain(outward) {
         let url = format!("http://{host}:{port}");
         node.ok(["--node", &url, "--token", &token, "--node-did", &did, "dag", "list"]);
     }
