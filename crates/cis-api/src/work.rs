@@ -45,6 +45,7 @@ pub struct ClaimBody {
     #[schema(max_items = 100)]
     pub capabilities: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 100)]
     pub scopes: Option<Vec<Scope>>,
     /// At most so many tasks; one, unless it is said.
     #[schema(minimum = 1, maximum = 100)]

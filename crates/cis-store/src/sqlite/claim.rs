@@ -4,11 +4,12 @@
 //! nor ready ones the claimant may not take cost it anything.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use cis_core::dag::{Dag, Task};
 use cis_core::error::Refusal;
-use cis_core::id::{ExecutionId, Fence, RunKey, TaskIx, Version};
+use cis_core::id::{ExecutionId, Fence, RunKey, Scope, TaskIx, Version};
 use cis_core::run::RunMove;
 use cis_core::task::{TaskMove, TaskStatus};
 use cis_core::template::is_template;
@@ -92,14 +93,15 @@ fn value_bytes(value: &Value) -> usize {
 
 fn matching_queues(tx: &mut Tx<'_>, claim: &Claim) -> Answer<Vec<i64>> {
     let paused = pause::scopes(tx)?;
+    // As sets: there may be thousands of queues, and a claim may name a hundred of each.
+    let capabilities: HashSet<&str> = claim.capabilities.iter().map(String::as_str).collect();
+    let scopes: Option<HashSet<&str>> =
+        claim.scopes.as_ref().map(|scopes| scopes.iter().map(Scope::as_str).collect());
     let may = |name: &QueueName| {
-        let in_scope =
-            claim.scopes.as_ref().is_none_or(|scopes| scopes.iter().any(|s| s.as_str() == name.scope));
-        let mut needs = name.needs.split_ascii_whitespace();
-        in_scope
+        claim.kinds.contains(&name.kind.as_str())
+            && scopes.as_ref().is_none_or(|scopes| scopes.contains(name.scope.as_str()))
             && !paused.contains(&name.scope)
-            && claim.kinds.contains(&name.kind.as_str())
-            && needs.all(|need| claim.capabilities.iter().any(|can| can == need))
+            && name.needs.split_ascii_whitespace().all(|need| capabilities.contains(need))
     };
     let queues = tx.queues()?.iter();
     Ok(queues.filter(|(name, _)| may(name)).map(|(_, key)| *key).collect())
