@@ -81,11 +81,14 @@ async fn definition_of_an_undone_publication_is_forgotten() {
     };
     // Its key is the next one's, whether it was alone, had a key of its own, or had neighbours in its batch.
     assert!(writer.call(NOW, undone).await.is_err());
+    assert!(writer.call(NOW, |tx| tx.definition(1)).await.is_err(), "it is remembered");
     let alone = writer.call(NOW, |tx| publish(tx, "alone")).await.unwrap();
     let keyed = IdempotencyKey { caller: "ann".into(), key: "k".into(), request_hash: "0".repeat(64) };
     let once = writer.call(NOW, move |tx| keys::once(tx, Some(&keyed), undone));
     assert!(once.await.unwrap().answer.is_err());
+    assert!(writer.call(NOW, |tx| tx.definition(2)).await.is_err(), "it is remembered");
     let keyed = writer.call(NOW, |tx| publish(tx, "keyed")).await.unwrap();
+    assert_eq!((alone, keyed), (1, 2));
     let (before, refused, after) = tokio::join!(
         writer.call(NOW, |tx| publish(tx, "before")),
         writer.call(NOW, undone),
