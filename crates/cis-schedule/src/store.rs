@@ -97,6 +97,8 @@ mod memory {
         }
 
         pub(super) fn forget(&mut self) {}
+
+        pub(super) fn undo_operation(&mut self) {}
     }
 }
 

@@ -712,7 +712,7 @@ fn limit_of_file_sizes_ends_neither_node_nor_runner() {
     assert_eq!(up.client.get("/health").status, 200);
     assert_eq!(node.runner(), runner);
     for process in [up.running.pid(), runner] {
-        prlimit(Pid::from_raw(process.cast_signed()), Resource::Fsize, was.clone()).unwrap();
+        prlimit(Pid::from_raw(process.cast_signed()), Resource::Fsize, was).unwrap();
     }
     assert_eq!(up.client.get("/health").status, 200);
 }

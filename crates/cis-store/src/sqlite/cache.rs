@@ -15,8 +15,8 @@ use crate::port::Definition;
 /// Definitions kept parsed; more than this many at once are parsed again when needed.
 const DEFINITIONS_MAX: usize = 1_024;
 
-/// The stored text of those together: twice the longest there may be. Parsed, they are a few times that.
-const DEFINITIONS_BYTES_MAX: usize = 64 << 20;
+/// The stored text of those together; one alone may be longer. Parsed, they are a few times that.
+const DEFINITIONS_BYTES_MAX: usize = 16 << 20;
 
 /// Runs kept in mind; more than this many at once are read again when needed.
 const RUNS_MAX: usize = 1_024;
