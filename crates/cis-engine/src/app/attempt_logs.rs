@@ -3,12 +3,12 @@
 //! There is a lock per attempt, which is waited for without a thread; the disk is waited for on a thread of its own.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cis_core::error::Refusal;
 use cis_core::id::{Epoch, ExecutionId, Fence};
-use cis_runner::log::{self, Appender, Record};
+use cis_runner::log::{Appender, Record};
 use cis_runner::protocol::LogSummary;
 use cis_store::AttemptLine;
 use cis_store::port::Holding;
@@ -56,6 +56,11 @@ impl Logs {
             && known.since.is_some_and(|since| fence.epoch() >= since)
     }
 
+    /// The end of an attempt's log, if it is known.
+    fn known_end(&self, execution: ExecutionId, fence: Fence) -> Option<SharedEnd> {
+        self.lock().by_attempt.get(&(execution, fence)).map(|log| log.end.clone())
+    }
+
     /// Forgets an attempt that is over. One that a piece is being added to goes with those that are not used for long.
     pub(super) fn forget(&self, execution: ExecutionId, fence: Fence) {
         let mut known = self.lock();
@@ -100,7 +105,6 @@ impl KnownLogs {
 impl App {
     /// Adds to the log of an attempt that its holder still has; answers how much of that stream has been told.
     pub(super) async fn append_log(&self, attempt: AttemptLine, record: Record) -> Result<u64, Refusal> {
-        let path = self.options.data_dir.log(attempt.run.0, attempt.execution.0, attempt.attempt);
         let end = self.logs.lock().end_of(attempt.execution, attempt.fence);
         let mut end = end.lock_owned().await;
         let app = self.clone();
@@ -108,34 +112,62 @@ impl App {
             // If it cannot be written, its end is looked for again with the next piece.
             let mut log = match end.take() {
                 Some(log) => log,
-                None => {
-                    let AttemptLine { execution, run, attempt, .. } = attempt;
-                    let (data_dir, limits) = (&app.options.data_dir, &app.options.limits);
-                    Appender::open(path, limits.log_cap(data_dir, run.0, execution.0, attempt))?
-                }
+                None => app.open_log(&attempt)?,
             };
             let told = log.append(&record)?;
             *end = Some(log);
             Ok(told)
         });
         let written = writing.await.map_err(|_| broke_off("logging"))?;
-        written.map_err(|e: std::io::Error| Refusal::unwritten("the log", &e))
+        written.map_err(|e: io::Error| Refusal::unwritten("the log", &e))
     }
 
-    /// What the log of an attempt amounts to; nothing if the attempt is not the speaker's.
+    /// Looks for the end of an attempt's log.
+    fn open_log(&self, attempt: &AttemptLine) -> io::Result<Appender> {
+        let AttemptLine { execution, run, attempt, .. } = attempt;
+        let (data_dir, limits) = (&self.options.data_dir, &self.options.limits);
+        let cap = limits.log_cap(data_dir, run.0, execution.0, *attempt);
+        Appender::open(data_dir.log(run.0, execution.0, *attempt), cap)
+    }
+
+    /// What the log of an attempt amounts to; nothing if the attempt is not the speaker's and its log is not known.
     pub(super) async fn log_of(&self, holding: &Holding) -> LogSummary {
         if self.logs.has_none(holding.execution, holding.fence) {
             return LogSummary::default();
         }
-        let (app, asked) = (self.clone(), holding.clone());
-        // Only the holder's own word is worth reading the whole log for.
-        let found = self.reads.read(move |reader| app.find_log(reader, &asked)).await;
-        let Ok(Some(path)) = found else { return LogSummary::default() };
-        tokio::task::spawn_blocking(move || log::summary(&path)).await.unwrap_or_default()
+        // It goes no further than the store, which refuses all but the holder.
+        if let Some(end) = self.logs.known_end(holding.execution, holding.fence)
+            && let Some(log) = &*end.lock().await
+        {
+            return log.summary();
+        }
+        self.look_for_log(holding).await.unwrap_or_default()
     }
 
-    /// Where the log of an attempt that the speaker holds would be.
-    fn find_log(&self, reader: &cis_store::Reader, holding: &Holding) -> Result<Option<PathBuf>, Refusal> {
+    /// Reads the log of an attempt that this node does not know, and knows it from then on. That takes the speaker's turns to read.
+    async fn look_for_log(&self, holding: &Holding) -> Option<LogSummary> {
+        let (app, asked) = (self.clone(), holding.clone());
+        // Only the holder's own word is worth reading the whole log for.
+        let found = self.reads.read_for(&holding.identity, move |reader| app.find_attempt(reader, &asked));
+        let attempt = found.await.ok().flatten()?;
+        let end = self.logs.lock().end_of(attempt.execution, attempt.fence);
+        let mut end = end.lock_owned().await;
+        let app = self.clone();
+        let reading = self.reads.read_for(&holding.identity, move |_| {
+            if end.is_none() {
+                *end = app.open_log(&attempt).ok();
+            }
+            Ok(end.as_ref().map(Appender::summary))
+        });
+        reading.await.ok().flatten()
+    }
+
+    /// The attempt that the speaker holds, if it may have logged.
+    fn find_attempt(
+        &self,
+        reader: &cis_store::Reader,
+        holding: &Holding,
+    ) -> Result<Option<AttemptLine>, Refusal> {
         let since = self.logs.lock().since;
         if since.is_none() {
             let epoch = reader.epoch()?;
@@ -144,8 +176,7 @@ impl App {
         if self.logs.has_none(holding.execution, holding.fence) {
             return Ok(None);
         }
-        let AttemptLine { execution, run, attempt, .. } = reader.attempt(holding)?;
-        Ok(Some(self.options.data_dir.log(run.0, execution.0, attempt)))
+        Ok(Some(reader.attempt(holding)?))
     }
 }
 

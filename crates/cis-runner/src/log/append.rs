@@ -1,14 +1,16 @@
 //! Adding to a log from outside the runner, a piece at a time. A piece that is told twice is written once.
 //!
-//! Where the next piece goes is kept in memory, so a piece costs the same however long the log is. After a restart one pass
-//! over the file finds it again.
+//! Where the next piece goes is kept in memory, so a piece costs the same however long the log is; and so is what the log amounts
+//! to, so that its end costs no read. After a restart one pass over the file finds both again.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, Read as _};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{FRAME_BYTES_MAX, HEADER_BYTES, Header, OVERHEAD_BYTES, Record, Stream};
+use super::write::tail_text;
+use super::{FRAME_BYTES_MAX, HEADER_BYTES, Header, OVERHEAD_BYTES, Record, Stream, TRAILER_BYTES};
+use crate::protocol::{LogSummary, TAIL_BYTES};
 
 /// The last words of a log that takes no more.
 const FULL: &[u8] = b"the log is full: what follows is not kept\n";
@@ -25,8 +27,8 @@ pub struct Appender {
     end: LogEnd,
 }
 
-/// Where a log ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Where a log ends, and what it amounts to so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct LogEnd {
     /// The whole frames of the file.
     bytes: u64,
@@ -34,6 +36,35 @@ struct LogEnd {
     told: [u64; 3],
     /// It says that it is full, and stays so.
     is_full: bool,
+    /// How much of the task's streams the file has, or shows to be missing.
+    output_bytes: u64,
+    /// How much of that is missing.
+    cut_bytes: u64,
+    /// Where the last frame of each stream ends.
+    ends: [u64; 3],
+    /// The last bytes of the task's streams. Thousands of logs are kept, so there are no more of them than are told.
+    tails: [Vec<u8>; 2],
+}
+
+impl LogEnd {
+    /// Takes in a frame; of its bytes at least the last [`TAIL_BYTES`] are needed.
+    fn add_frame(&mut self, header: &Header, last: &[u8]) {
+        self.bytes += header.frame_bytes();
+        let (index, end) = (usize::from(header.kind), header.offset + u64::from(header.len));
+        let Some(before) = self.ends.get_mut(index) else { return };
+        let missing = header.offset.saturating_sub(*before);
+        *before = end;
+        self.told[index] = end;
+        self.output_bytes = self.output_bytes.saturating_add(missing);
+        self.cut_bytes = self.cut_bytes.saturating_add(missing);
+        if let Some(tail) = self.tails.get_mut(index) {
+            self.output_bytes = self.output_bytes.saturating_add(header.len.into());
+            let last = &last[last.len().saturating_sub(TAIL_BYTES)..];
+            tail.drain(..(tail.len() + last.len()).saturating_sub(TAIL_BYTES).min(tail.len()));
+            tail.reserve_exact(last.len());
+            tail.extend_from_slice(last);
+        }
+    }
 }
 
 impl Appender {
@@ -45,6 +76,17 @@ impl Appender {
             Err(e) => return Err(e),
         };
         Ok(Appender { path, cap_bytes, end })
+    }
+
+    /// What the log amounts to, as [`summary`](super::summary) reads it from the file.
+    pub fn summary(&self) -> LogSummary {
+        let LogEnd { output_bytes, cut_bytes, tails: [stdout, stderr], .. } = &self.end;
+        LogSummary {
+            bytes: *output_bytes,
+            cut_bytes: *cut_bytes,
+            stdout_tail: tail_text(stdout),
+            stderr_tail: tail_text(stderr),
+        }
     }
 
     /// Adds what of `piece` the log does not hold yet, while it is below its cap; answers how much of that stream has now
@@ -81,10 +123,10 @@ impl Appender {
             if self.end.is_full || self.end.bytes + needed > self.cap_bytes {
                 return self.say_full(&file, piece.at_ms);
             }
-            self.end.bytes += write(&file, self.end.bytes, piece.stream, piece.at_ms, offset, part)?;
-            offset += part.len() as u64;
             // Kept as it goes: if the disk takes no more of the piece, its sender tells the rest again.
-            self.end.told[piece.stream.index()] = offset;
+            let header = write(&file, self.end.bytes, piece.stream, piece.at_ms, offset, part)?;
+            self.end.add_frame(&header, part);
+            offset += part.len() as u64;
         }
         Ok(())
     }
@@ -92,7 +134,8 @@ impl Appender {
     /// Says once that the log is full.
     fn say_full(&mut self, file: &File, at_ms: i64) -> io::Result<()> {
         if !self.end.is_full {
-            self.end.bytes += write(file, self.end.bytes, Stream::Runner, at_ms, 0, FULL)?;
+            let header = write(file, self.end.bytes, Stream::Runner, at_ms, 0, FULL)?;
+            self.end.add_frame(&header, FULL);
             self.end.is_full = true;
         }
         Ok(())
@@ -116,25 +159,26 @@ fn find_end(file: &File) -> io::Result<LogEnd> {
     let length = file.metadata()?.len();
     let mut file = BufReader::with_capacity(SCAN_BYTES, file);
     let mut end = LogEnd::default();
-    let mut header = [0; HEADER_BYTES];
+    let (mut header, mut last) = ([0; HEADER_BYTES], Vec::new());
     while end.bytes + OVERHEAD_BYTES as u64 <= length {
         file.read_exact(&mut header)?;
         let Some(header) = Header::decode(&header) else { break };
         if end.bytes + header.frame_bytes() > length {
             break;
         }
-        file.seek_relative((header.frame_bytes() as usize - HEADER_BYTES) as i64)?;
-        end.bytes += header.frame_bytes();
-        if let Some(told) = end.told.get_mut(usize::from(header.kind)) {
-            *told = header.offset + u64::from(header.len);
-        }
+        let length = header.len as usize;
+        last.resize(length.min(TAIL_BYTES), 0);
+        file.seek_relative((length - last.len()) as i64)?;
+        file.read_exact(&mut last)?;
+        file.seek_relative(TRAILER_BYTES as i64)?;
+        end.add_frame(&header, &last);
         // Nothing but the last words is the runner's in a log that is written from outside.
         end.is_full |= usize::from(header.kind) == Stream::Runner.index();
     }
     Ok(end)
 }
 
-fn write(file: &File, at: u64, stream: Stream, at_ms: i64, offset: u64, bytes: &[u8]) -> io::Result<u64> {
+fn write(file: &File, at: u64, stream: Stream, at_ms: i64, offset: u64, bytes: &[u8]) -> io::Result<Header> {
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     let header = Header { kind: stream.index() as u8, len, at_ms, offset };
     let mut frame = Vec::with_capacity(OVERHEAD_BYTES + bytes.len());
@@ -142,13 +186,13 @@ fn write(file: &File, at: u64, stream: Stream, at_ms: i64, offset: u64, bytes: &
     frame.extend_from_slice(bytes);
     frame.extend_from_slice(&len.to_le_bytes());
     file.write_all_at(&frame, at)?;
-    Ok(header.frame_bytes())
+    Ok(header)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::{Entry, read};
+    use crate::log::{Entry, read, summary};
 
     const CAP: u64 = 10_000;
 
@@ -244,8 +288,38 @@ mod tests {
             let offset = log.end.told[stream.index()];
             log.append(&piece(stream, offset, &"y".repeat(usize::try_from(n * 7 % 2_000).unwrap() + 1)))
                 .unwrap();
-            assert_eq!(Appender::open(path.clone(), 1 << 20).unwrap().end, log.end);
+            let found = Appender::open(path.clone(), 1 << 20).unwrap();
+            assert_eq!(found.end, log.end);
+            assert_eq!((log.summary(), found.summary()), (summary(&path), summary(&path)));
         }
+    }
+
+    #[test]
+    fn a_log_amounts_to_the_same_whether_it_is_full_or_has_gaps() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut log = open_log(&path);
+        assert_eq!(log.summary(), LogSummary::default());
+        for n in 0..12_u64 {
+            // Each leaves out a byte, and some are in parts of a character.
+            let stream = if n % 4 == 3 { Stream::Stderr } else { Stream::Stdout };
+            log.append(&piece(stream, n * 1_001 + 1, &"é".repeat(500))).unwrap();
+            assert_eq!(log.summary(), summary(&path), "{n}");
+            assert_eq!(open_log(&path).summary(), summary(&path), "{n}");
+        }
+        assert!(log.end.is_full && log.summary().cut_bytes > 0);
+    }
+
+    /// What it amounts to is known without reading it, however long it is.
+    #[test]
+    fn the_summary_of_a_log_does_not_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut log = Appender::open(path.clone(), 1 << 20).unwrap();
+        log.append(&piece(Stream::Stdout, 0, &"x".repeat(100_000))).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let LogSummary { bytes, stdout_tail, .. } = log.summary();
+        assert_eq!((bytes, stdout_tail), (100_000, "x".repeat(TAIL_BYTES)));
     }
 
     /// A piece neither reads nor walks what is there: only the length of the file is looked at.
