@@ -1,28 +1,29 @@
 //! What tasks of a run printed, a line at a time: what there is, and if that is wanted, what comes.
 //!
 //! It is asked for the next lines again and again and reads no further than it is asked, so that neither a slow reader
-//! nor a long log takes room. Which tasks have something new is learnt from events, so that of a large run only those
-//! are looked at that move.
+//! nor a long log takes room: between two batches it keeps where each log stands, and the beginnings of lines that have not
+//! ended. Which tasks have something new is learnt from events, so that of a large run only those are looked at that move.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
+use std::path::Path;
+use std::sync::Arc;
 
 use cis_api::log::{LogLine, LogStream};
-use cis_core::dag::Dag;
 use cis_core::error::{ErrorCode, Refusal};
 use cis_core::event::Change;
 use cis_core::id::{ExecutionId, Position, TaskIx};
 use cis_core::source::Timestamp;
-use cis_runner::log::{self, Entry, Stream};
+use cis_runner::log::{self, Entry, Record, Stream};
 use cis_store::Reader;
 use cis_store::rows::{RunRow, TaskRow};
 
 use crate::data_dir::DataDir;
 use crate::select;
 
-/// Lines handed on at once, by what they take as lines of JSON: a line that takes it over this is the last. A byte of output
-/// may become a hundred of JSON, so output that was read says nothing of what it comes to.
-const BATCH_BYTES: usize = 64 << 10;
+/// Lines handed on at once, by what they take as lines of JSON. A byte of output may become a hundred of JSON, so output
+/// that was read says nothing of what it comes to.
+pub const BATCH_BYTES: usize = 64 << 10;
 
 /// What a line of JSON takes beyond its text and the name of its task.
 const LINE_JSON_BYTES: usize = 110;
@@ -30,11 +31,20 @@ const LINE_JSON_BYTES: usize = 110;
 /// A line longer than this is told in parts.
 const LINE_BYTES_MAX: usize = 16 << 10;
 
-/// Output kept where the last lines are wanted: of longer ones, only the end.
+/// Output told where the last lines are wanted: of longer ones, only the end.
 const TAIL_BYTES_MAX: usize = 1 << 20;
 
-/// Tasks and events looked at at once.
-const PAGE: u32 = 1_000;
+/// Beginnings of lines that have not ended, of all tasks together: beyond that they are told as parts.
+const PARTIALS_BYTES_MAX: usize = 32 << 10;
+
+/// Tasks whose output is found at once, and kept in mind until it is told.
+const TASKS_PAGE: u32 = 100;
+
+/// Events looked at at once.
+const EVENTS_PAGE: u32 = 1_000;
+
+/// What is kept of a task while its run is followed.
+const TASK_BYTES: usize = 64;
 
 /// What is wanted of a run's output.
 #[derive(Debug, Clone, Default)]
@@ -60,22 +70,29 @@ pub enum Next {
     Over,
 }
 
+/// What comes next, as far as there is room for it.
+#[derive(Debug)]
+pub enum Within {
+    Next(Next),
+    /// A line that takes so many bytes: nothing was told.
+    TooLong(usize),
+}
+
 /// The lines of a run.
 #[derive(Debug)]
 pub struct Lines {
     data_dir: DataDir,
     run: RunRow,
-    dag: Dag,
     tasks: Vec<TaskIx>,
     wanted: Wanted,
     stage: Stage,
-    /// The last lines of an attempt, to tell before anything else is read.
-    found: VecDeque<LogLine>,
     /// Attempts to read before anything else is looked at.
     queue: VecDeque<Piece>,
-    /// Logs of attempts that are not over, by task and attempt.
+    /// Logs of attempts that are being read, or are not over, by task and attempt.
     open: HashMap<(TaskIx, u32), Open>,
-    /// The attempt of each task to tell next.
+    /// What of `open` are beginnings of lines.
+    partial_bytes: usize,
+    /// The attempt of each task to tell next, if they are followed.
     next: HashMap<TaskIx, u32>,
     /// Events up to here have been taken in.
     position: Position,
@@ -95,9 +112,10 @@ enum Stage {
 }
 
 /// The output of one attempt.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Piece {
     task: TaskIx,
+    task_id: Arc<str>,
     execution: ExecutionId,
     attempt: u32,
     /// Nothing will be added to it.
@@ -108,15 +126,18 @@ struct Piece {
     tail: Option<usize>,
 }
 
-/// Where reading a log stands, and what each stream has printed that is not told yet.
+/// Where reading a log stands.
 #[derive(Debug, Default)]
 struct Open {
     position: log::Position,
+    /// Lines to be passed over before one is told.
+    skip: usize,
+    /// Of the frame at `position`, the output of each stream up to here has been taken: there was no room for the rest.
+    taken: [u64; 3],
+    /// The last line of each stream, while it has not ended.
     partial: [Vec<u8>; 3],
     /// Of its last line a part has been told.
     is_split: [bool; 3],
-    /// The stream that may have whole lines left, and when they were read: the batch was full.
-    left: Option<(Stream, Timestamp)>,
 }
 
 /// A stream as callers see it.
@@ -139,38 +160,57 @@ pub fn stream(text: &str) -> Result<Stream, Refusal> {
 impl Lines {
     /// The lines of `run`; a task that it does not have is refused.
     pub fn open(reader: &Reader, data_dir: DataDir, run: RunRow, wanted: Wanted) -> Result<Self, Refusal> {
-        let dag = reader.definition(run.definition)?;
-        let tasks = select::named(&dag, &wanted.tasks)?;
+        // A definition may be large: where no task is named it is not read, and nowhere is it kept.
+        let tasks = match wanted.tasks.is_empty() {
+            true => Vec::new(),
+            false => select::named(&reader.definition(run.definition)?, &wanted.tasks)?,
+        };
         Ok(Self {
             data_dir,
             run,
-            dag,
             tasks,
             wanted,
             stage: Stage::First(None),
-            found: VecDeque::new(),
             queue: VecDeque::new(),
             open: HashMap::new(),
+            partial_bytes: 0,
             next: HashMap::new(),
             // What happens from here on is looked at again, so nothing falls between the two looks.
             position: reader.last_position()?,
         })
     }
 
-    /// The next lines.
+    /// What following may come to keep in memory, beyond what it tells.
+    pub fn kept_bytes(&self) -> usize {
+        let tasks = if self.tasks.is_empty() { self.run.total as usize } else { self.tasks.len() };
+        if self.wanted.follow { tasks * TASK_BYTES } else { 0 }
+    }
+
+    /// The next lines: a batch, or one line that is longer.
     pub fn next(&mut self, reader: &Reader) -> Result<Next, Refusal> {
+        let mut room = BATCH_BYTES;
         loop {
-            while !self.found.is_empty() || !self.queue.is_empty() {
-                let lines = match self.queue.front().copied() {
-                    Some(piece) if self.found.is_empty() => self.read(piece)?,
-                    _ => self.take_found(),
-                };
+            match self.next_within(reader, room)? {
+                Within::Next(next) => return Ok(next),
+                Within::TooLong(bytes) => room = bytes,
+            }
+        }
+    }
+
+    /// The next lines, of which no more are read than take `room` bytes as lines of JSON.
+    pub fn next_within(&mut self, reader: &Reader, room: usize) -> Result<Within, Refusal> {
+        loop {
+            while let Some(piece) = self.queue.front().cloned() {
+                let (lines, needed) = self.read(piece, room)?;
                 if !lines.is_empty() {
                     // Much may happen while they are told: it is quiet only if a look after that finds nothing.
                     if matches!(self.stage, Stage::Rest) {
                         self.stage = Stage::Again;
                     }
-                    return Ok(Next::Lines(lines));
+                    return Ok(Within::Next(Next::Lines(lines)));
+                }
+                if let Some(bytes) = needed {
+                    return Ok(Within::TooLong(bytes));
                 }
             }
             match self.stage {
@@ -178,9 +218,9 @@ impl Lines {
                 Stage::Again => self.look_again(reader)?,
                 Stage::Rest => {
                     self.stage = Stage::Again;
-                    return Ok(Next::Quiet);
+                    return Ok(Within::Next(Next::Quiet));
                 }
-                Stage::Done => return Ok(Next::Over),
+                Stage::Done => return Ok(Within::Next(Next::Over)),
             }
         }
     }
@@ -188,7 +228,7 @@ impl Lines {
     /// Finds what is there: the tasks that were named, or all of them, a page at a time.
     fn look_through(&mut self, reader: &Reader, after: Option<TaskIx>) -> Result<(), Refusal> {
         let (page, more) = match self.tasks.as_slice() {
-            [] => reader.task_page(&self.run, None, after, PAGE)?,
+            [] => reader.task_page(&self.run, None, after, TASKS_PAGE)?,
             named => {
                 let rows = named.iter().map(|ix| reader.task(&self.run, *ix));
                 (rows.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect(), false)
@@ -209,7 +249,7 @@ impl Lines {
     fn look_again(&mut self, reader: &Reader) -> Result<(), Refusal> {
         // Read before the logs, so that whatever is seen as over has all its output told after it.
         let over = self.is_over(reader)?;
-        let (events, read_to) = reader.events(&self.run, self.position, PAGE)?;
+        let (events, read_to) = reader.events(&self.run, self.position, EVENTS_PAGE)?;
         let mut moved: BTreeSet<TaskIx> = self.open.keys().map(|(task, _)| *task).collect();
         for event in &events {
             if let Change::Task { task, .. } = event.change
@@ -250,67 +290,64 @@ impl Lines {
         if task.attempt == 0 {
             return;
         }
-        let first = *self.next.entry(task.key).or_insert(self.wanted.attempt.unwrap_or(from));
+        let begin = self.wanted.attempt.unwrap_or(from);
+        // Where it is not followed, each task comes by once.
+        let first = if self.wanted.follow { *self.next.entry(task.key).or_insert(begin) } else { begin };
+        let task_id: Arc<str> = task.task_id.as_str().into();
         let last = self.wanted.attempt.unwrap_or(task.attempt).min(task.attempt);
         for attempt in first..=last {
             let lives = attempt == task.attempt && task.status.is_live() && self.wanted.follow;
             let (execution, over) = (task.execution_id, !lives);
             let ended = attempt == task.attempt && !task.status.is_live();
             let bytes = ended.then_some(task.log_bytes);
-            self.queue.push_back(Piece { task: task.key, execution, attempt, over, bytes, tail });
+            let (task, task_id) = (task.key, task_id.clone());
+            self.queue.push_back(Piece { task, task_id, execution, attempt, over, bytes, tail });
         }
     }
 
-    /// Some lines of the piece at the head of the queue, which leaves it once there are no more at present.
-    fn read(&mut self, piece: Piece) -> Result<Vec<LogLine>, Refusal> {
+    /// Some lines of the piece at the head of the queue, which leaves it once there are no more at present; and if there was no
+    /// room for the next line, what that takes.
+    fn read(&mut self, piece: Piece, room: usize) -> Result<(Vec<LogLine>, Option<usize>), Refusal> {
         let path = self.data_dir.log(self.run.key.0, piece.execution.0, piece.attempt);
         let mut open = self.open.remove(&(piece.task, piece.attempt)).unwrap_or_default();
-        let mut out = Out {
-            task_id: self.dag.tasks[piece.task.index()].id.as_str(),
-            piece,
-            wanted: &self.wanted,
-            lines: VecDeque::new(),
-            bytes: 0,
-            ends: 0,
-        };
-        let whole = match log::Reader::resume(&path, open.position) {
-            Ok(log) => open.take(log, &mut out).map_err(unreadable)?,
-            // A task that printed nothing has no file.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => true,
-            Err(e) => return Err(unreadable(e)),
-        };
-        if whole && piece.over {
-            open.end(&mut out);
-            // A disk that had no room for them had none to say so either.
-            let missing = piece.bytes.map_or(0, |bytes| bytes.saturating_sub(open.position.told()));
-            out.cut(missing);
+        self.partial_bytes -= open.partial_bytes();
+        if let Some(tail) = piece.tail {
+            open.skip = self.count_before_tail(&path, &piece, tail)?;
+            if let Some(piece) = self.queue.front_mut() {
+                piece.tail = None;
+            }
         }
-        let lines = out.lines;
-        if whole {
+        let mut out = Out::new(&piece, self.wanted.stream, Sink::Batch { lines: Vec::new(), bytes: 0, room });
+        out.skip = open.skip;
+        let mut done = open.read(&path, &piece, &mut out).map_err(unreadable)?;
+        if done && !piece.over && self.partial_bytes + open.partial_bytes() > PARTIALS_BYTES_MAX {
+            done = open.tell_partials(&mut out);
+        }
+        open.skip = out.skip;
+        let (lines, needed) = out.batch();
+        if done {
             self.queue.pop_front();
         }
-        if whole && piece.over {
-            self.next.insert(piece.task, piece.attempt + 1);
+        if done && piece.over {
+            if self.wanted.follow {
+                self.next.insert(piece.task, piece.attempt + 1);
+            }
         } else {
+            open.partial.iter_mut().for_each(Vec::shrink_to_fit);
+            self.partial_bytes += open.partial_bytes();
             self.open.insert((piece.task, piece.attempt), open);
         }
-        if piece.tail.is_some() {
-            self.found = lines;
-            return Ok(self.take_found());
-        }
-        Ok(lines.into())
+        Ok((lines, needed))
     }
 
-    /// As many of the last lines that were found as make a batch.
-    fn take_found(&mut self) -> Vec<LogLine> {
-        let mut bytes = 0;
-        let fits = |line: &&LogLine| {
-            let room = bytes < BATCH_BYTES;
-            bytes += json_bytes(line);
-            room
-        };
-        let count = self.found.iter().take_while(fits).count();
-        self.found.drain(..count).collect()
+    /// How many lines there are before the last `tail`. Only their number is kept: the last are then told as any others.
+    fn count_before_tail(&self, path: &Path, piece: &Piece, tail: usize) -> Result<usize, Refusal> {
+        let mut out = Out::new(piece, self.wanted.stream, Sink::Count(TailCount::new(tail)));
+        Open::default().read(path, piece, &mut out).map_err(unreadable)?;
+        Ok(match out.sink {
+            Sink::Count(count) => count.before,
+            Sink::Batch { .. } => 0,
+        })
     }
 }
 
@@ -319,72 +356,122 @@ fn unreadable(e: io::Error) -> Refusal {
 }
 
 impl Open {
-    /// Reads on, a batch at most; true once there is no more at present.
+    fn partial_bytes(&self) -> usize {
+        self.partial.iter().map(Vec::len).sum()
+    }
+
+    /// Reads on while there is room; true once there is no more at present.
+    fn read(&mut self, path: &Path, piece: &Piece, out: &mut Out<'_>) -> io::Result<bool> {
+        let whole = match log::Reader::resume(path, self.position) {
+            Ok(log) => self.take(log, out)?,
+            // A task that printed nothing has no file.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => true,
+            Err(e) => return Err(e),
+        };
+        if !whole || !piece.over {
+            return Ok(whole);
+        }
+        // A disk that had no room for them had none to say so either.
+        let missing = piece.bytes.map_or(0, |bytes| bytes.saturating_sub(self.position.told()));
+        Ok(self.end(out) && out.cut(missing))
+    }
+
     fn take(&mut self, mut log: log::Reader, out: &mut Out<'_>) -> io::Result<bool> {
-        if let Some((stream, at)) = self.left.take()
-            && !self.tell_lines(stream, at, out)
-        {
-            return Ok(false);
-        }
-        let whole = loop {
-            match log.next().transpose()? {
-                None => break true,
-                Some(Entry::Cut { bytes, .. }) => {
-                    self.end(out);
-                    out.cut(bytes);
+        loop {
+            // With something of a frame still to be told, that is before the frame: `taken` says what of it was told.
+            let before = log.position();
+            let is_told = match log.next().transpose()? {
+                None => {
+                    (self.position, self.taken) = (log.position(), [0; 3]);
+                    return Ok(true);
                 }
-                Some(Entry::Record(record)) => {
-                    self.partial[place(record.stream)].extend_from_slice(&record.bytes);
-                    // Between two records: a cut that was told is not told again.
-                    if !self.tell_lines(record.stream, Timestamp(record.at_ms), out) {
-                        break false;
-                    }
-                }
+                Some(Entry::Cut { stream, offset, bytes }) => self.take_cut(stream, offset, bytes, out),
+                Some(Entry::Record(record)) => self.take_record(&record, out),
+            };
+            if !is_told {
+                self.position = before;
+                return Ok(false);
             }
-        };
-        self.position = log.position();
-        Ok(whole)
+        }
     }
 
-    /// Tells the lines that have ended, and of one that is too long what there is; false if the batch is full.
-    fn tell_lines(&mut self, stream: Stream, at: Timestamp, out: &mut Out<'_>) -> bool {
+    /// Tells what is not there, once; false if there is no room to.
+    fn take_cut(&mut self, stream: Stream, offset: u64, bytes: u64, out: &mut Out<'_>) -> bool {
+        let (end, taken) = (offset.saturating_add(bytes), self.taken[place(stream)]);
+        let missing = end.saturating_sub(offset.max(taken));
+        let is_told = missing == 0 || (self.end(out) && out.cut(missing));
+        if is_told {
+            self.taken[place(stream)] = end.max(taken);
+        }
+        is_told
+    }
+
+    /// Tells the lines of a record that have ended, and of one that is too long what there is; false if there is no room for all
+    /// of them.
+    fn take_record(&mut self, record: &Record, out: &mut Out<'_>) -> bool {
+        let (stream, at) = (record.stream, Some(Timestamp(record.at_ms)));
+        let taken = self.taken[place(stream)].saturating_sub(record.offset);
+        let mut from = usize::try_from(taken).unwrap_or(usize::MAX).min(record.bytes.len());
         let (partial, is_split) = (&mut self.partial[place(stream)], &mut self.is_split[place(stream)]);
-        let mut from = 0;
-        let goes_on = loop {
-            if out.is_full() {
-                self.left = Some((stream, at));
-                break false;
-            }
-            let rest = &partial[from..];
-            let start = &rest[..rest.len().min(LINE_BYTES_MAX + 1)];
-            match start.iter().position(|byte| *byte == b'\n') {
-                Some(length) => {
-                    out.line(stream, Some(at), &rest[..length], false);
-                    *is_split = false;
-                    from += length + 1;
+        while from < record.bytes.len() {
+            let (rest, begun) = (&record.bytes[from..], partial.len());
+            let start = &rest[..rest.len().min(LINE_BYTES_MAX + 1 - begun.min(LINE_BYTES_MAX))];
+            let end = start.iter().position(|byte| *byte == b'\n');
+            partial.extend_from_slice(&start[..end.unwrap_or(start.len())]);
+            let length = match end {
+                Some(_) => partial.len(),
+                None if partial.len() > LINE_BYTES_MAX => floor_char_boundary(partial, LINE_BYTES_MAX),
+                None => {
+                    from += start.len();
+                    continue;
                 }
-                None if rest.len() > LINE_BYTES_MAX => {
-                    let length = floor_char_boundary(rest, LINE_BYTES_MAX);
-                    out.line(stream, Some(at), &rest[..length], true);
-                    *is_split = true;
-                    from += length;
-                }
-                None => break true,
+            };
+            if !out.line(stream, at, &partial[..length], end.is_none()) {
+                partial.truncate(begun);
+                self.taken[place(stream)] = record.offset + from as u64;
+                return false;
             }
-        };
-        partial.drain(..from);
-        goes_on
+            *is_split = end.is_none();
+            from += end.map_or(start.len(), |end| end + 1);
+            partial.drain(..length);
+        }
+        self.taken = [0; 3];
+        true
     }
 
-    /// Tells what was left without a line end.
-    fn end(&mut self, out: &mut Out<'_>) {
+    /// Tells what was left without a line end; false if there is no room for all of it.
+    fn end(&mut self, out: &mut Out<'_>) -> bool {
         for stream in Stream::ALL {
-            let rest = std::mem::take(&mut self.partial[place(stream)]);
-            let is_split = std::mem::take(&mut self.is_split[place(stream)]);
-            if !rest.is_empty() || is_split {
-                out.line(stream, None, &rest, false);
+            let (rest, is_split) = (&mut self.partial[place(stream)], &mut self.is_split[place(stream)]);
+            if !rest.is_empty() || *is_split {
+                if !out.line(stream, None, rest, false) {
+                    return false;
+                }
+                rest.clear();
+                *is_split = false;
             }
         }
+        true
+    }
+
+    /// Tells the beginnings of lines that have not ended; false if there is no room for all of them.
+    fn tell_partials(&mut self, out: &mut Out<'_>) -> bool {
+        for stream in Stream::ALL {
+            let rest = &mut self.partial[place(stream)];
+            // Without the first bytes of a character of which the others are still to come.
+            let length = match std::str::from_utf8(rest) {
+                Err(e) if e.error_len().is_none() => e.valid_up_to(),
+                _ => rest.len(),
+            };
+            if length > 0 {
+                if !out.line(stream, None, &rest[..length], true) {
+                    return false;
+                }
+                rest.drain(..length);
+                self.is_split[place(stream)] = true;
+            }
+        }
+        true
     }
 }
 
@@ -395,13 +482,13 @@ fn floor_char_boundary(bytes: &[u8], at: usize) -> usize {
 }
 
 /// What a line takes as JSON, or a little more.
-fn json_bytes(line: &LogLine) -> usize {
+fn json_bytes(task_id: &str, text: &str) -> usize {
     let escaped = |byte: u8| match byte {
         0..0x20 => 6,
         b'"' | b'\\' => 2,
         _ => 1,
     };
-    LINE_JSON_BYTES + line.task_id.len() + line.text.bytes().map(escaped).sum::<usize>()
+    LINE_JSON_BYTES + task_id.len() + text.bytes().map(escaped).sum::<usize>()
 }
 
 fn place(stream: Stream) -> usize {
@@ -415,43 +502,97 @@ fn place(stream: Stream) -> usize {
 /// Lines on their way out.
 struct Out<'l> {
     task_id: &'l str,
-    piece: Piece,
-    wanted: &'l Wanted,
-    lines: VecDeque<LogLine>,
-    /// What they take as JSON.
+    attempt: u32,
+    /// Only lines of this one.
+    stream: Option<Stream>,
+    /// So many lines are passed over first.
+    skip: usize,
+    sink: Sink,
+    /// What the next line takes, if there was no room for it.
+    needed: Option<usize>,
+}
+
+/// What becomes of lines.
+enum Sink {
+    /// They are told, as long as they take no more than `room` as JSON.
+    Batch { lines: Vec<LogLine>, bytes: usize, room: usize },
+    /// They are counted, to find where the last begin.
+    Count(TailCount),
+}
+
+/// Finds where the last lines begin.
+struct TailCount {
+    tail: usize,
+    /// Lines that are not among the last.
+    before: usize,
+    /// What each of the last takes as JSON, and whether it ends a line, as those do that are not told in parts.
+    last: VecDeque<(usize, bool)>,
     bytes: usize,
-    /// How many of them end a line, as those do that are not told in parts.
     ends: usize,
 }
 
-impl Out<'_> {
-    /// There is a batch; never so where only the last lines are wanted, as the last are not known before the end.
-    fn is_full(&self) -> bool {
-        self.piece.tail.is_none() && self.bytes >= BATCH_BYTES
+impl TailCount {
+    fn new(tail: usize) -> Self {
+        Self { tail, before: 0, last: VecDeque::new(), bytes: 0, ends: 0 }
     }
 
-    fn line(&mut self, stream: Stream, at: Option<Timestamp>, text: &[u8], continues: bool) {
-        if self.wanted.stream.is_some_and(|wanted| wanted != stream) {
-            return;
-        }
-        let (task_id, attempt) = (self.task_id.to_owned(), self.piece.attempt);
-        let text = String::from_utf8_lossy(text).into_owned();
-        let line = LogLine { task_id, attempt, stream: shown_stream(stream), at, text, continues };
-        self.bytes += json_bytes(&line);
+    fn push(&mut self, bytes: usize, continues: bool) {
+        self.last.push_back((bytes, !continues));
+        self.bytes += bytes;
         self.ends += usize::from(!continues);
-        self.lines.push_back(line);
-        let Some(tail) = self.piece.tail else { return };
-        while self.ends > tail || (self.bytes > TAIL_BYTES_MAX && self.lines.len() > 1) {
-            let Some(first) = self.lines.pop_front() else { return };
-            self.bytes -= json_bytes(&first);
-            self.ends -= usize::from(!first.continues);
+        while (self.ends > self.tail || (self.bytes > TAIL_BYTES_MAX && self.last.len() > 1))
+            && let Some((bytes, ends)) = self.last.pop_front()
+        {
+            self.before += 1;
+            self.bytes -= bytes;
+            self.ends -= usize::from(ends);
         }
     }
+}
 
-    /// Says that something is not there.
-    fn cut(&mut self, bytes: u64) {
-        if bytes > 0 {
-            self.line(Stream::Runner, None, format!("… {bytes} bytes were cut here …").as_bytes(), false);
+impl<'l> Out<'l> {
+    fn new(piece: &'l Piece, stream: Option<Stream>, sink: Sink) -> Self {
+        Self { task_id: &piece.task_id, attempt: piece.attempt, stream, skip: 0, sink, needed: None }
+    }
+
+    /// Says that something is not there; false if there is no room for it.
+    fn cut(&mut self, bytes: u64) -> bool {
+        let text = format!("… {bytes} bytes were cut here …");
+        bytes == 0 || self.line(Stream::Runner, None, text.as_bytes(), false)
+    }
+
+    /// Tells a line; false if there is no room for it.
+    fn line(&mut self, stream: Stream, at: Option<Timestamp>, text: &[u8], continues: bool) -> bool {
+        if self.stream.is_some_and(|wanted| wanted != stream) {
+            return true;
+        }
+        if self.skip > 0 {
+            self.skip -= 1;
+            return true;
+        }
+        let text = String::from_utf8_lossy(text);
+        let size = json_bytes(self.task_id, &text);
+        match &mut self.sink {
+            Sink::Count(count) => count.push(size, continues),
+            Sink::Batch { lines, bytes, room } => {
+                if *bytes + size > *room {
+                    self.needed = Some(size);
+                    return false;
+                }
+                *bytes += size;
+                let (task_id, stream) = (self.task_id.to_owned(), shown_stream(stream));
+                let text = text.into_owned();
+                lines.push(LogLine { task_id, attempt: self.attempt, stream, at, text, continues });
+            }
+        }
+        true
+    }
+
+    /// The lines, and what the next one takes that there was no room for.
+    fn batch(self) -> (Vec<LogLine>, Option<usize>) {
+        match self.sink {
+            Sink::Batch { lines, .. } => (lines, self.needed),
+            Sink::Count(_) => (Vec::new(), None),
         }
     }
 }

@@ -10,6 +10,8 @@
 //! | bytes of answers that are not yet sent | [`OWN_ANSWERS_MAX`] | [`ANSWERS_MAX`] |
 //! | wrong tokens, by address | [`FAILURE_RATE`] | |
 
+mod stream;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +20,8 @@ use std::time::Duration;
 use cis_core::error::{ErrorCode, Refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
+
+pub(crate) use stream::{StreamBuffer, StreamRoom};
 
 /// Requests that do something. One caller alone cannot take all the places.
 const WORKING_MAX: usize = 1_024;

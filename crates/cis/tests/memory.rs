@@ -5,9 +5,10 @@
 
 mod support;
 
-use std::io::{BufReader, Read};
-use std::net::TcpStream;
+use std::io::{BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 
+use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 use serde_json::{Value, json};
 use support::Node;
 use support::http::{Client, field};
@@ -159,4 +160,109 @@ fn callers_that_do_not_read_their_answers_get_no_more_of_them() {
     // Once the node has seen that the connection is closed, there is room again.
     let given_back = (0..100).any(|_| greedy.get(path).status == 200);
     assert!(given_back, "the room was not given back");
+}
+
+/// Streams that are opened and not read.
+const UNREAD: usize = 100;
+
+/// Asks for [`UNREAD`] streams, on connections that take next to nothing while they are not read, and reads each until `begins` was
+/// told. All are asked for first: the kernel takes its time to send into a window that small.
+fn ask_narrow(client: &Client, path: &str, begins: &str) -> Vec<TcpStream> {
+    let ask = |_| {
+        let narrow = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        sockopt::set_socket_recv_buffer_size(&narrow, 2_048).unwrap();
+        connect(&narrow, &client.address.parse::<SocketAddr>().unwrap()).unwrap();
+        let mut stream = TcpStream::from(narrow);
+        let (host, token) = (&client.address, &client.token);
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n")
+            .unwrap();
+        stream
+    };
+    let mut streams: Vec<TcpStream> = (0..UNREAD).map(ask).collect();
+    for stream in &mut streams {
+        let (mut told, mut byte) = (String::new(), [0]);
+        while !told.ends_with(begins) {
+            stream.read_exact(&mut byte).unwrap();
+            told.push(char::from(byte[0]));
+        }
+        assert!(told.starts_with("HTTP/1.1 200"), "{told}");
+    }
+    streams
+}
+
+/// What the node's memory grows by, in MiB, while [`UNREAD`] streams have begun and are not read; and the streams.
+fn growth(node: &Node, client: &Client, path: &str, begins: &str) -> (usize, Vec<TcpStream>) {
+    let memory = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", node.coordinator())).unwrap();
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        kib.trim().trim_end_matches(" kB").parse::<usize>().unwrap() / 1_024
+    };
+    let before = memory();
+    let unread = ask_narrow(client, path, begins);
+    (memory().saturating_sub(before), unread)
+}
+
+#[test]
+fn log_followers_hold_no_definition() {
+    let node = Node::new();
+    let up = node.up();
+    let run = up.client.run(&field("big", 1, &json!({"input": {"text": "x".repeat(1 << 20)}})));
+    let path = format!("/api/v1/runs/{}/logs?follow=true", run["run_id"].as_str().unwrap());
+    let (grown, _unread) = growth(&node, &up.client, &path, "\r\n\r\n");
+    assert!(grown < 64, "{grown} MiB");
+    let task = format!("{path}&task=t0");
+    let (grown, _unread) = growth(&node, &up.client, &task, "\r\n\r\n");
+    assert!(grown < 64, "{grown} MiB");
+}
+
+#[test]
+fn unread_logs_hold_little_of_them() {
+    let node = Node::new();
+    let up = node.up();
+    let run = up.client.run(&field("loud", 1, &json!({})));
+    let task = up.client.claim(&json!({})).remove(0);
+    let text = format!("{}\n", "y".repeat(1_000)).repeat(1_300);
+    assert_eq!(up.client.say(&task, "log", json!({"offset": 0, "text": text})).status, 200);
+    assert_eq!(up.client.say(&task, "complete", json!({})).status, 200);
+    for query in ["?tail=10000", ""] {
+        let path = format!("/api/v1/runs/{}/logs{query}", run["run_id"].as_str().unwrap());
+        let (grown, _unread) = growth(&node, &up.client, &path, "yyyy");
+        assert!(grown < 64, "{grown} MiB for `{query}`");
+        // A caller that reads is told all of it, also while others have left theirs unread.
+        let mut bytes = 0;
+        up.client.lines(&path, |line| {
+            bytes += line["text"].as_str().unwrap().len();
+            false
+        });
+        let all = if query.is_empty() { 1_300_000 } else { 900_000 };
+        assert!(bytes >= all, "{bytes} for `{query}`");
+    }
+}
+
+#[test]
+fn ending_a_task_does_not_read_its_log_unless_the_node_was_restarted() {
+    let node = Node::new();
+    let up = node.up();
+    up.client.run(&field("loud", 2, &json!({})));
+    let tasks = up.client.claim(&json!({"limit": 2}));
+    for task in &tasks {
+        let logged = json!({"offset": 0, "text": "begun\nended\n"});
+        assert_eq!(up.client.say(task, "log", logged).status, 200);
+    }
+    let ended = |client: &Client, task: &Value| {
+        assert_eq!(client.say(task, "complete", json!({})).status, 200);
+        let task = node.task("loud", task["task_id"].as_str().unwrap());
+        (task["log_bytes"].clone(), task["output"].clone())
+    };
+    let told = (json!(12), json!("begun\nended\n"));
+    // What is not there cannot be read.
+    let logs = node.data.join("logs");
+    let aside = node.path("logs");
+    std::fs::rename(&logs, &aside).unwrap();
+    assert_eq!(ended(&up.client, &tasks[0]), told);
+    std::fs::rename(&aside, &logs).unwrap();
+    up.running.signal(rustix::process::Signal::TERM);
+    up.running.wait();
+    let again = node.up();
+    assert_eq!(ended(&again.client, &tasks[1]), told);
 }

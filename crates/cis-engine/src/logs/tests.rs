@@ -42,7 +42,11 @@ impl Running {
     }
 
     fn print(&self, offset: u64, text: &[u8]) {
-        let (stream, bytes) = (Stream::Stdout, text.to_vec());
+        self.print_to(Stream::Stdout, offset, text);
+    }
+
+    fn print_to(&self, stream: Stream, offset: u64, text: &[u8]) {
+        let bytes = text.to_vec();
         let mut log = log::Appender::open(self.log(), 16 << 20).unwrap();
         log.append(&log::Record { stream, at_ms: 1, offset, bytes }).unwrap();
     }
@@ -58,6 +62,31 @@ impl Running {
 
     fn lines(&self, wanted: Wanted) -> Lines {
         Lines::open(&self.reader, self.data_dir.clone(), self.run.clone(), wanted).unwrap()
+    }
+
+    /// All there is, in batches that take no more than `room`, but for a line that is longer.
+    fn read_within(&self, wanted: Wanted, room: usize) -> Vec<LogLine> {
+        let (mut lines, mut all, mut next_room) = (self.lines(wanted), Vec::new(), room);
+        loop {
+            match lines.next_within(&self.reader, next_room).unwrap() {
+                Within::TooLong(bytes) => {
+                    assert!(bytes > next_room);
+                    next_room = bytes;
+                }
+                Within::Next(Next::Lines(batch)) => {
+                    let json: usize =
+                        batch.iter().map(|line| serde_json::to_vec(line).unwrap().len() + 1).sum();
+                    assert!(
+                        json <= next_room && (next_room == room || batch.len() == 1),
+                        "{json} of {next_room}"
+                    );
+                    assert!(lines.partial_bytes <= PARTIALS_BYTES_MAX);
+                    next_room = room;
+                    all.extend(batch);
+                }
+                Within::Next(_) => return all,
+            }
+        }
     }
 
     /// All there is, and what the largest batch of it took as JSON.
@@ -127,4 +156,66 @@ async fn the_last_lines_of_a_log_of_long_ones_are_bounded_in_bytes() {
     let told: usize = all.iter().map(|line| line.text.len()).sum();
     assert!((TAIL_BYTES_MAX - 2 * LINE_BYTES_MAX..=TAIL_BYTES_MAX).contains(&told), "{told}");
     assert!(!all.last().unwrap().continues);
+}
+
+/// Lines of both streams of all lengths, some in parts, some with gaps before them, and the last without an end.
+fn print_much(running: &Running) -> usize {
+    let mut offsets = [0_u64; 2];
+    for n in 0..300_u64 {
+        let index = usize::from(n % 3 == 0);
+        let length = usize::try_from(n * n % 977 + if n % 50 == 49 { 20_000 } else { 0 }).unwrap();
+        let text = format!("{n} {}{}", "\u{1}é\"".repeat(length / 4), if n % 7 == 6 { "" } else { "\n" });
+        offsets[index] += if n % 40 == 39 { 11 } else { 0 };
+        let stream = [Stream::Stdout, Stream::Stderr][index];
+        running.print_to(stream, offsets[index], text.as_bytes());
+        offsets[index] += text.len() as u64;
+    }
+    running.read_all(Wanted::default()).0.len()
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn lines_are_the_same_however_little_room_there_is() {
+    let running = Running::new().await;
+    assert!(print_much(&running) > 250);
+    let all = running.read_all(Wanted::default()).0;
+    assert!(all.iter().any(|line| line.text.contains("11 bytes were cut here")));
+    assert!(all.iter().any(|line| line.continues));
+    for room in [0, 500, 5_000, 16 << 10, BATCH_BYTES] {
+        assert_eq!(running.read_within(Wanted::default(), room), all, "{room}");
+    }
+    let cis = Wanted { stream: Some(Stream::Runner), ..Wanted::default() };
+    let cuts: Vec<_> = all.iter().filter(|line| line.stream == LogStream::Cis).cloned().collect();
+    assert_eq!(running.read_within(cis, 500), cuts);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn last_lines_are_told_in_batches_as_any_others() {
+    let running = Running::new().await;
+    print_much(&running);
+    let all = running.read_all(Wanted::default()).0;
+    for tail in [0, 1, 2, 17, 200, 10_000] {
+        let last = all.iter().rev().scan(0, |ends, line| {
+            *ends += usize::from(!line.continues);
+            (*ends <= tail).then_some(line)
+        });
+        let mut last: Vec<_> = last.cloned().collect();
+        last.reverse();
+        for room in [500, 16 << 10] {
+            let wanted = Wanted { tail: Some(tail), ..Wanted::default() };
+            assert_eq!(running.read_within(wanted, room), last, "{tail} {room}");
+        }
+    }
+}
+
+/// While the reader does not read, hardly anything is held of a record that was read.
+#[tokio::test(flavor = "current_thread")]
+async fn rest_of_a_record_is_read_again_rather_than_held() {
+    let running = Running::new().await;
+    running.print(0, format!("{}\n", "x".repeat(100)).repeat(10_000).as_bytes());
+    for tail in [None, Some(9_000)] {
+        let mut lines = running.lines(Wanted { tail, ..Wanted::default() });
+        assert!(matches!(lines.next_within(&running.reader, 4_000).unwrap(), Within::Next(Next::Lines(_))));
+        let held: usize = lines.open.values().flat_map(|open| &open.partial).map(Vec::capacity).sum();
+        assert!(held <= LINE_BYTES_MAX, "{held}");
+    }
 }
