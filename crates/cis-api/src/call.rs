@@ -166,6 +166,10 @@ pub trait Body: Clone + Send + Sync + 'static {
     const IS_OPTIONAL: bool;
     /// Reads what was sent.
     fn read(bytes: &[u8]) -> Result<Self, Refusal>;
+    /// The same, where the bytes are needed no more: a large definition is kept as it came.
+    fn read_owned(bytes: Vec<u8>) -> Result<Self, Refusal> {
+        Self::read(&bytes)
+    }
     /// Writes it as it is sent.
     fn write(&self) -> Vec<u8>;
 }

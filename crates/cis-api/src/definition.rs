@@ -38,6 +38,10 @@ impl Body for DefinitionBody {
         Ok(Self::Text(bytes.to_vec()))
     }
 
+    fn read_owned(bytes: Vec<u8>) -> Result<Self, Refusal> {
+        Ok(Self::Text(bytes))
+    }
+
     fn write(&self) -> Vec<u8> {
         match self {
             Self::Text(text) => text.clone(),

@@ -4,6 +4,8 @@
 //! nor a long log takes room: between two batches it keeps where each log stands, and the beginnings of lines that have not
 //! ended. Which tasks have something new is learnt from events, so that of a large run only those are looked at that move.
 
+mod out;
+
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::path::Path;
@@ -20,19 +22,14 @@ use cis_store::rows::{RunRow, TaskRow};
 
 use crate::data_dir::DataDir;
 use crate::select;
+use out::{Out, Sink, TailCount};
 
 /// Lines handed on at once, by what they take as lines of JSON. A byte of output may become a hundred of JSON, so output
 /// that was read says nothing of what it comes to.
 pub const BATCH_BYTES: usize = 64 << 10;
 
-/// What a line of JSON takes beyond its text and the name of its task.
-const LINE_JSON_BYTES: usize = 110;
-
 /// A line longer than this is told in parts.
 const LINE_BYTES_MAX: usize = 16 << 10;
-
-/// Output told where the last lines are wanted: of longer ones, only the end.
-const TAIL_BYTES_MAX: usize = 1 << 20;
 
 /// Beginnings of lines that have not ended, of all tasks together: beyond that they are told as parts.
 const PARTIALS_BYTES_MAX: usize = 32 << 10;
@@ -481,119 +478,11 @@ fn floor_char_boundary(bytes: &[u8], at: usize) -> usize {
     (at.saturating_sub(3)..=at).rev().find(|at| !continues(at)).unwrap_or(at)
 }
 
-/// What a line takes as JSON, or a little more.
-fn json_bytes(task_id: &str, text: &str) -> usize {
-    let escaped = |byte: u8| match byte {
-        0..0x20 => 6,
-        b'"' | b'\\' => 2,
-        _ => 1,
-    };
-    LINE_JSON_BYTES + task_id.len() + text.bytes().map(escaped).sum::<usize>()
-}
-
 fn place(stream: Stream) -> usize {
     match stream {
         Stream::Stdout => 0,
         Stream::Stderr => 1,
         Stream::Runner => 2,
-    }
-}
-
-/// Lines on their way out.
-struct Out<'l> {
-    task_id: &'l str,
-    attempt: u32,
-    /// Only lines of this one.
-    stream: Option<Stream>,
-    /// So many lines are passed over first.
-    skip: usize,
-    sink: Sink,
-    /// What the next line takes, if there was no room for it.
-    needed: Option<usize>,
-}
-
-/// What becomes of lines.
-enum Sink {
-    /// They are told, as long as they take no more than `room` as JSON.
-    Batch { lines: Vec<LogLine>, bytes: usize, room: usize },
-    /// They are counted, to find where the last begin.
-    Count(TailCount),
-}
-
-/// Finds where the last lines begin.
-struct TailCount {
-    tail: usize,
-    /// Lines that are not among the last.
-    before: usize,
-    /// What each of the last takes as JSON, and whether it ends a line, as those do that are not told in parts.
-    last: VecDeque<(usize, bool)>,
-    bytes: usize,
-    ends: usize,
-}
-
-impl TailCount {
-    fn new(tail: usize) -> Self {
-        Self { tail, before: 0, last: VecDeque::new(), bytes: 0, ends: 0 }
-    }
-
-    fn push(&mut self, bytes: usize, continues: bool) {
-        self.last.push_back((bytes, !continues));
-        self.bytes += bytes;
-        self.ends += usize::from(!continues);
-        while (self.ends > self.tail || (self.bytes > TAIL_BYTES_MAX && self.last.len() > 1))
-            && let Some((bytes, ends)) = self.last.pop_front()
-        {
-            self.before += 1;
-            self.bytes -= bytes;
-            self.ends -= usize::from(ends);
-        }
-    }
-}
-
-impl<'l> Out<'l> {
-    fn new(piece: &'l Piece, stream: Option<Stream>, sink: Sink) -> Self {
-        Self { task_id: &piece.task_id, attempt: piece.attempt, stream, skip: 0, sink, needed: None }
-    }
-
-    /// Says that something is not there; false if there is no room for it.
-    fn cut(&mut self, bytes: u64) -> bool {
-        let text = format!("… {bytes} bytes were cut here …");
-        bytes == 0 || self.line(Stream::Runner, None, text.as_bytes(), false)
-    }
-
-    /// Tells a line; false if there is no room for it.
-    fn line(&mut self, stream: Stream, at: Option<Timestamp>, text: &[u8], continues: bool) -> bool {
-        if self.stream.is_some_and(|wanted| wanted != stream) {
-            return true;
-        }
-        if self.skip > 0 {
-            self.skip -= 1;
-            return true;
-        }
-        let text = String::from_utf8_lossy(text);
-        let size = json_bytes(self.task_id, &text);
-        match &mut self.sink {
-            Sink::Count(count) => count.push(size, continues),
-            Sink::Batch { lines, bytes, room } => {
-                if *bytes + size > *room {
-                    self.needed = Some(size);
-                    return false;
-                }
-                *bytes += size;
-                let (task_id, stream) = (self.task_id.to_owned(), shown_stream(stream));
-                let text = text.into_owned();
-                lines.push(LogLine { task_id, attempt: self.attempt, stream, at, text, continues });
-            }
-        }
-        true
-    }
-
-    /// The lines, and what the next one takes that there was no room for.
-    fn batch(self) -> (Vec<LogLine>, Option<usize>) {
-        match self.sink {
-            Sink::Batch { lines, .. } => (lines, self.needed),
-            Sink::Count(_) => (Vec::new(), None),
-        }
     }
 }
 

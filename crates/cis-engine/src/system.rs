@@ -90,6 +90,11 @@ pub fn is_own_user(uid: u32) -> bool {
     uid == rustix::process::getuid().as_raw() || uid == 0
 }
 
+/// Gives memory that is free back to the system.
+pub fn trim_heaps() {
+    cis_runner::allocator::trim_heaps();
+}
+
 /// How many files this process may have open.
 pub fn soft_file_limit() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;

@@ -28,6 +28,7 @@
 //! | [`exec_limit`] | how long arguments and environment may be |
 //! | [`outputs`] | reading what a command wrote, within bounds |
 //! | [`files`] | how many files it may have open |
+//! | [`allocator`] | giving memory back, for a node |
 //! | `stray` | finding what escaped from an attempt |
 //! | [`marked`] | the same as seen from outside, for whoever looks after a directory |
 //! | `remnant` | what an earlier, killed runner left running |
@@ -37,6 +38,7 @@
 //! | `process` | `/proc`, and signals that hit the right process |
 //! | [`log`] | framed log files: writing with a cap, reading |
 
+pub mod allocator;
 mod attempt;
 pub mod client;
 mod clock;

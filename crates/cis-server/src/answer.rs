@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A connection has at most two answers at a time: hyper makes the next one while the last is being sent, and no more. Streams
-//! are not counted here: what waits of them is bounded by their channels.
+//! count what they hold themselves (`limit/stream.rs`).
 
 use std::time::Duration;
 

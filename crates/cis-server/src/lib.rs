@@ -67,6 +67,10 @@ use trace::Names;
 /// How long requests under way have to end when the node shuts down.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
+/// How often memory is given back while there are requests, and from how much on.
+const TRIM_EVERY: Duration = Duration::from_secs(10);
+const TRIM_FROM_BYTES: u64 = 64 << 20;
+
 /// How a node serves.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -155,6 +159,20 @@ impl Server {
         tokio::select! {
             () = claimers => {}
             () = state.hub.attend(state.app.reads()) => {}
+            () = self.trim_memory() => {}
+        }
+    }
+
+    /// Gives memory back after many or large requests, and does nothing while there are none.
+    async fn trim_memory(&self) {
+        let mut seen = 0;
+        loop {
+            tokio::time::sleep(TRIM_EVERY).await;
+            let requests = self.state.meter.requests_so_far();
+            if requests != seen && rss_bytes().is_some_and(|bytes| bytes > TRIM_FROM_BYTES) {
+                let _ = tokio::task::spawn_blocking(cis_engine::system::trim_heaps).await;
+            }
+            seen = requests;
         }
     }
 
@@ -168,6 +186,14 @@ impl Server {
             () = async { gone(leaving).await; tokio::time::sleep(LEAVE_MAX).await } => {}
         }
     }
+}
+
+/// The memory this process uses, where the system says so.
+fn rss_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib * 1_024)
 }
 
 async fn gone(mut leaving: watch::Receiver<bool>) {

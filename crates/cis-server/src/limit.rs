@@ -31,9 +31,9 @@ const OWN_WORKING_MAX: usize = 256;
 const WAITING_MAX: usize = 10_000;
 const OWN_WAITING_MAX: usize = 7_500;
 
-/// Bytes of bodies in memory at once. A caller's share is two of the largest definitions.
-const BODIES_MAX: usize = 128 << 20;
-const OWN_BODIES_MAX: usize = 64 << 20;
+/// Bytes of bodies in memory at once. A caller's share is the largest definition, and half of one.
+const BODIES_MAX: usize = 96 << 20;
+const OWN_BODIES_MAX: usize = 48 << 20;
 
 /// Bodies up to this size are bounded by the number of requests alone, so that whoever sends large ones keeps nobody
 /// from sending small ones.

@@ -65,6 +65,11 @@ impl Meter {
         Self { calls, followers: Arc::default(), started }
     }
 
+    /// How many requests were counted.
+    pub(crate) fn requests_so_far(&self) -> u64 {
+        self.calls.iter().map(|calls| lock(calls).statuses.values().sum::<u64>()).sum()
+    }
+
     /// Counts one request; `took` for those whose time says something.
     pub(crate) fn count(&self, route: Option<usize>, status: u16, took: Option<Duration>) {
         let mut calls = lock(&self.calls[route.unwrap_or(ROUTES.len())]);

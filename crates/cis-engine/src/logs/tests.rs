@@ -1,5 +1,6 @@
 use std::path::PathBuf;
 
+use super::out::{LINE_JSON_BYTES, TAIL_BYTES_MAX};
 use super::*;
 use crate::coordinator::{KINDS, tests};
 use crate::report;

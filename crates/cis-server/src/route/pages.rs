@@ -90,7 +90,7 @@ pub(super) async fn metrics(Has(state): Has<State>, session: Option<Extension<Se
     }
     // Counting takes long where much is ready: its caller waits for its own turn, not the node for its callers.
     let identity = session.as_ref().map_or(OPEN_READER, |Extension(session)| &session.token.caller.identity);
-    let look = |reader: &cis_store::Reader| Ok((reader.census()?, rss_bytes()));
+    let look = |reader: &cis_store::Reader| Ok((reader.census()?, crate::rss_bytes()));
     let (census, rss_bytes) = state.app.reads().read_for(identity, look).await?;
     let draining = state.app.coordinator_info().await.is_ok_and(|info| info.draining);
     let (written, in_use) = (state.app.written()?, state.limits.in_use());
@@ -99,14 +99,6 @@ pub(super) async fn metrics(Has(state): Has<State>, session: Option<Extension<Se
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)
-}
-
-/// The memory this process uses, where the system says so.
-fn rss_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib * 1_024)
 }
 
 /// This document.

@@ -1,6 +1,6 @@
 //! Reading a request into the parts of its call: what the path names, the query, the body, and who sends it.
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Query, RawPathParams, Request as HttpRequest};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Uri, header};
@@ -52,7 +52,7 @@ impl<C: Call> FromRequest<State> for ApiRequest<C> {
         let bounds = if is_definition { body::DEFINITION } else { body::PLAIN };
         let mut room = state.limits.body(session.share.clone());
         let (bytes, key) = read_body(body, bounds, &mut room, &parts, &session.token.caller).await?;
-        let body = C::Body::read(&bytes).map_err(refuse)?;
+        let body = C::Body::read_owned(bytes).map_err(refuse)?;
         let sender = session.sender(key);
         let request = Request::new(path, query.0, body);
         Ok(Self { state: state.clone(), session, sender, headers: parts.headers, request, _room: room })
@@ -76,7 +76,7 @@ async fn read_body(
     room: &mut BodyRoom,
     parts: &Parts,
     caller: &Caller,
-) -> Result<(Bytes, Option<IdempotencyKey>), Response> {
+) -> Result<(Vec<u8>, Option<IdempotencyKey>), Response> {
     let bytes = body::read(body, bounds, room).await.map_err(expected)?;
     let key = key(&parts.method, &parts.uri, &parts.headers, &bytes, caller).map_err(refuse)?;
     if parts.method != Method::GET && parts.method != Method::HEAD {

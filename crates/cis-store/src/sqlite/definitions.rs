@@ -26,6 +26,10 @@ use crate::port::{
     StartRun,
 };
 
+/// Definitions up to this long are kept parsed from when they are published: most are confirmed soon. A longer one is parsed again
+/// when it is needed, which may be never, and would take the place of those that are.
+const KEPT_AT_ONCE_BYTES_MAX: usize = 1 << 20;
+
 /// See [`crate::Store::publish`].
 pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish, quotas: Option<Quotas>) -> Answer<Published> {
     tx.memory.changed.dag(request.dag.dag_id.as_str());
@@ -84,10 +88,12 @@ pub(super) fn publish(tx: &mut Tx<'_>, request: &Publish, quotas: Option<Quotas>
     if let Some(at) = expires_at {
         tx.due(at);
     }
-    let plan = Plan::new(&request.dag);
     tx.memory.definitions.mark_added(key);
-    let definition = Arc::new(Definition { key, revision, dag: Arc::clone(&request.dag), plan });
-    tx.remember_definition(definition, text.len());
+    if text.len() <= KEPT_AT_ONCE_BYTES_MAX {
+        let plan = Plan::new(&request.dag);
+        let definition = Arc::new(Definition { key, revision, dag: Arc::clone(&request.dag), plan });
+        tx.remember_definition(definition, text.len());
+    }
     let stands = Stands { status: RevisionStatus::Pending, expires_at, review: Some(review) };
     Ok(published(tx, request, true, key, revision, stands))
 }

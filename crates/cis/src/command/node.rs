@@ -21,7 +21,7 @@ use cis_engine::proof::Prover;
 use cis_engine::retention::{self, Retention};
 use cis_engine::system::{System, user};
 use cis_engine::token::secret_hash;
-use cis_runner::{files, serve};
+use cis_runner::{allocator, files, serve};
 use cis_server::Server;
 use cis_server::socket::Socket;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -47,6 +47,7 @@ pub(super) fn start(setup: &Setup, bind: SocketAddr, wait: bool) -> Outcome {
     }
     serve::forbid_inspection().map_err(|e| unable("keep other processes out of its memory", &e))?;
     catch_file_limit().map_err(|e| unable("catch signals", &e))?;
+    allocator::give_memory_back();
     // With fewer it serves fewer connections, and says so to those that are too many.
     let _ = files::raise_limit(cis_server::FILES_WANTED);
     let runtime = tokio::runtime::Builder::new_multi_thread()
