@@ -141,7 +141,7 @@ fn tasks_that_no_claimer_can_do_hold_up_none_that_one_can() {
                 scope.spawn(move || owner.claim(&body))
             })
             .collect();
-        let needs = |n: usize| if n % 2 == 0 { "shared".to_owned() } else { format!("own-{n}") };
+        let needs = |n: usize| if n.is_multiple_of(2) { "shared".to_owned() } else { format!("own-{n}") };
         let tasks: Vec<_> = (0..64)
             .map(|n| json!({"id": format!("t{n}"), "type": "external", "needs": ["common", needs(n)]}))
             .collect();
