@@ -147,7 +147,7 @@ fn every_problem_is_told_at_once() {
             "line 11: node.id: `a b` is not a name: use 1 to 128 of A-Z a-z 0-9 . _ - | -",
             "line 12: node.name: a string belongs here | -",
             "line 13, column 12: node.env_pass: this key takes no array like that | -",
-            "line 14: node.hosts: `http://a` is not the name of a host: letters, digits, `.` and `-` | -",
+            "line 14: node.hosts: `http://a` is neither the name of a host (letters, digits, `.` and `-`) nor an address | -",
             "line 15: node.rate: 0 is not between 1 and 1000000 | -",
             "line 16: node.metrics: `opne` means nothing here | did you mean `open`?",
         ]
