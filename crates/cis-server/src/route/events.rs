@@ -201,7 +201,7 @@ enum Heard {
     Done,
     /// The hub does not have it any more.
     Behind,
-    /// There is nobody to tell.
+    /// The follower has gone.
     Gone,
 }
 
@@ -249,7 +249,7 @@ impl Follower {
         &self.choice.session.token.caller.identity
     }
 
-    /// Reads from the store up to `until`, and whatever is there beyond; false when there is nobody to tell.
+    /// Reads from the store up to `until`, and whatever is there beyond; false when the follower has gone.
     async fn catch_up(&mut self, until: Position) -> bool {
         let mut needed = None;
         while self.from < until {
@@ -311,7 +311,7 @@ impl Follower {
         Heard::Done
     }
 
-    /// Room for a piece of `bytes`, or for a batch; none when there is nobody to tell.
+    /// Room for a piece of `bytes`, or for a batch; none when the follower has gone.
     async fn room(&self, bytes: Option<usize>) -> Option<StreamRoom> {
         let room = async {
             match bytes {
@@ -327,7 +327,7 @@ impl Follower {
         }
     }
 
-    /// Hands a piece on; false when there is nobody to tell.
+    /// Hands a piece on; false when the follower has gone.
     async fn tell(&mut self, piece: Bytes) -> bool {
         let gone = crate::gone(self.state.leaving.clone());
         let sent = tokio::select! { sent = self.to.send(Ok(piece)) => sent.is_ok(), () = gone => false };
